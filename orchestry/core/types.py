@@ -161,6 +161,8 @@ class Request(Frozen):
     """The task's state, also for them alone."""
     path: str = Field("", exclude=True)
     """Digest of the answers that led to the state."""
+    programmed: bool = Field(False, exclude=True)
+    """Whether a program of the user's own asks, which is told if the call is refused."""
     rank: int = Field(0, exclude=True)
     """The episode's number: lower ones are served first when money or slots are short. It is not
     part of the request, so no cache key or file includes it."""
@@ -200,7 +202,7 @@ class Completion(Frozen):
     usd: float = 0.0
     stop: str = "end"
     failed: str = ""
-    """Why the call failed for good; the sample is then dropped. '': it did not."""
+    """Why it failed for good; the sample is dropped, unless a program is told. '': it did not."""
     tokens: Tokens | None = None
     calls: tuple[ToolCall, ...] = Field((), exclude_if=_empty)
     """The tools that it calls instead of answering."""
@@ -372,8 +374,7 @@ class Trajectory(Generic[StateT]):
     @property
     def failed(self) -> bool:
         """Whether the task raised on an answer: the trajectory is over and scores 0."""
-        tagged = self.score is not None and TASK_ERROR in self.score.tags
-        return tagged or self.fault is not None
+        return self.fault is not None or bool(self.score and TASK_ERROR in self.score.tags)
 
     def extend(self, index: int, state: StateT, turns: Sequence[Turn]) -> Trajectory[StateT]:
         """The child after the `index`-th sampled joint action."""

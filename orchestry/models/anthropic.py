@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import dropwhile
 from typing import Any
 
 from orchestry.core.errors import ProviderError
@@ -102,8 +103,8 @@ class AnthropicProvider(SdkProvider):
         return _cacheable(request.model, *(m.content for m in request.messages))
 
     def _body(self, request: Request, *, cached: bool) -> dict[str, Any]:
-        system = "\n\n".join(m.content for m in request.messages if m.role == "system")
-        messages = _messages(request, cached=cached)
+        system, chat = _split(request.messages)
+        messages = _messages(request, chat, cached=cached)
         body = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
         if request.tools:
             body["tools"] = [
@@ -227,7 +228,7 @@ def _schema(request: Request) -> dict[str, Any] | None:
 
 
 def _refuses(keyword: str, value: Any) -> bool:
-    return keyword in _REFUSED or (keyword == "minItems" and value > 1)
+    return keyword in _REFUSED or (keyword == "minItems" and value not in (0, 1))
 
 
 def _cacheable(model: str, *texts: str) -> bool:
@@ -241,10 +242,26 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _messages(request: Request, *, cached: bool) -> list[dict[str, Any]]:
+def _split(messages: Sequence[Message]) -> tuple[str, list[Message]]:
+    """The system prompt, and the chat as Claude takes it: what the system says later, and a result
+    of no call before it, are said by the user. Messages without a text are left out, but not the
+    last one, which Claude refuses: without it, the answer would continue the one before."""
+    rest = [*dropwhile(lambda message: message.role == "system", messages)]
+    system = "\n\n".join(message.content for message in messages[: len(messages) - len(rest)])
+    chat, called = list[Message](), set[str]()
+    for place, message in enumerate(rest, 1):
+        called.update(call.id for call in message.calls)
+        if message.role == "system" or (message.role == "tool" and message.call not in called):
+            message = Message(role="user", content=message.content)
+        holds = message.content.strip() or message.calls or message.role == "tool"
+        if holds or place == len(rest):
+            chat.append(message)
+    return system, chat
+
+
+def _messages(request: Request, shared: Sequence[Message], *, cached: bool) -> list[dict[str, Any]]:
     """The chat. The angle stands after everything that samples share and before the sample's own
     calls, so that each call's prompt begins with the one before it."""
-    shared = [m for m in request.messages if m.role != "system"]
     began = next((i for i, m in enumerate(shared) if m.calls), len(shared))
     found: list[dict[str, Any]] = [
         {"role": m.role, "content": [_text(m.content)]} for m in shared[:began]

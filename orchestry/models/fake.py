@@ -7,8 +7,8 @@ the median at a fixed share of `max_tokens`, and cut there.
 If a request has a JSON schema, the answer is a random instance of it. An agent with tools calls one
 in half of its answers, unless there is a script; the arguments are an instance of the tool's
 schema. Supported: objects, all of whose properties are given, arrays, strings, integers, numbers,
-booleans, null, enum, const, anyOf, and references to `$defs`. Not supported: patterns, formats,
-multiples and exclusive bounds.
+booleans, null, enum, const, anyOf, lists of types, `true`, and references to `$defs`. Not
+supported: patterns, formats, multiples and exclusive bounds.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class FakeProvider:
         spec = rng.choice(request.tools)
         try:
             given = json.dumps(instance(spec.parameters, rng))
-        except (ProviderError, KeyError, RecursionError):  # its own words are no schema's fault
+        except ProviderError:  # what it can't make is no fault of the schema
             given = "{}"
         call = ToolCall(id=f"call_{rng.getrandbits(32):08x}", name=spec.name, arguments=given)
         return Completion(
@@ -274,12 +274,19 @@ _KNOWN = {
 def instance(schema: Mapping[str, Any], rng: random.Random) -> Any:
     """A JSON value that the schema allows, drawn from `rng`.
 
-    Raises a permanent ProviderError for an unsupported schema.
+    Raises a ProviderError that refuses the request for an unsupported schema.
     """
-    return _draw(schema, schema, rng)
+    try:
+        return _draw(schema, schema, rng)
+    except ProviderError:
+        raise
+    except Exception as error:  # a program's schema may be anything, also one without an end
+        raise _unknown(f"a part that can't be read ({type(error).__name__}: {error})") from None
 
 
-def _draw(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random) -> Any:
+def _draw(schema: Any, root: Mapping[str, Any], rng: random.Random) -> Any:
+    if schema is True:  # anything
+        return _text({}, rng)
     if strange := sorted(set(schema) - _KNOWN):
         raise _unknown(f"keyword '{strange[0]}'")
     if "$ref" in schema:
@@ -290,12 +297,15 @@ def _draw(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random
         if choices in schema:
             chosen = rng.choice(list(schema[choices]))
             return chosen if choices == "enum" else _draw(chosen, root, rng)
-    kind = schema.get("type")
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = rng.choice(kind) if isinstance(kind, list) else kind
     if kind == "object":
-        return {name: _draw(part, root, rng) for name, part in schema["properties"].items()}
+        named = schema.get("properties", {})
+        return {name: _draw(part, root, rng) for name, part in named.items()}
     if kind == "array":
         least, most = _span(schema, "Items", _MOST_ITEMS)
-        return [_draw(schema["items"], root, rng) for _ in range(rng.randint(least, most))]
+        part = schema.get("items", True)
+        return [_draw(part, root, rng) for _ in range(rng.randint(least, most))]
     return _plain(kind, schema, rng)
 
 
@@ -345,5 +355,6 @@ def _unknown(what: str) -> ProviderError:
         f"the fake provider can't make an answer of a JSON schema with {what}: it knows "
         f"{', '.join(sorted(_KNOWN))}; give the answer in a script (provider.fake.script)",
         transient=False,
+        refused=True,
         billed=False,
     )

@@ -120,7 +120,7 @@ class Gateway:
     @property
     def failed(self) -> int:
         """Calls of the run that failed for good; their samples are missing."""
-        return sum(bool(answer.failed) for answer in self._memo.values())
+        return sum(answer.stop == "failed" for answer in self._memo.values())
 
     @property
     def away(self) -> bool:
@@ -157,7 +157,7 @@ class Gateway:
         key = request_key(self._provider, request)
         said = completion.model_copy(update={"tokens": None})  # they are in episodes.jsonl
         event = self._answered(None, key, request, said, seconds)
-        source = "refused" if said.stop == "too_long" else "weights"
+        source = "refused" if said.stop in ("too_long", "refused") else "weights"
         event = event.model_copy(update={"source": source})
         self.ledger.note(event)
         self._usage.add(event)
@@ -248,7 +248,7 @@ class Gateway:
         except ProviderError as error:
             if not (error.transient or error.refused):
                 raise
-            if not isinstance(error, PromptTooLong):
+            if not isinstance(error, PromptTooLong) and not (request.programmed and error.refused):
                 self._breaker.gave_up(request, error)
             return self._void(key, request, error)
 
@@ -334,23 +334,26 @@ class Gateway:
 
     def _void(self, key: str, request: Request, error: ProviderError) -> Completion:
         """A substitute for a missing answer: empty if the prompt was too long, so that the episode
-        continues; else a sample to drop."""
+        continues; one that tells a program why its call was refused; else a sample to drop."""
         why, long = utf8(reason(error)), isinstance(error, PromptTooLong)
+        told = request.programmed and error.refused
         lost = "is missing, and its sample left out" if request.purpose == "act" else "is missing"
-        effect = "counts as empty" if long else lost
+        effect = "counts as empty" if long else "is missing, and its program told" if told else lost
         if why not in self._told:
             self._told.add(why)
-            told = f"{request.agent}'s answer"
+            what = f"{request.agent}'s answer"
             if request.purpose == "distil":
-                told = f"the answer with behaviours for the {request.agent}"
-            self._on_warn(f"{told} {effect}: {why}")
-        stop, failed = ("too_long", "") if long else ("failed", why)
-        gone = Completion(text="", model=request.model, stop=stop, failed=failed)
+                what = f"the answer with behaviours for the {request.agent}"
+            self._on_warn(f"{what} {effect}: {why}")
+        stop = "too_long" if long else "refused" if told else "failed"
+        gone = Completion(text="", model=request.model, stop=stop, failed="" if long else why)
         return self._stand_in(key, request, gone)
 
     def _stand_in(self, key: str, request: Request, gone: Completion) -> Completion:
         event = self._answered(None, key, request, gone, 0.0)
-        event = event.model_copy(update={"source": "failed" if gone.failed else "refused"})
+        event = event.model_copy(
+            update={"source": "failed" if gone.stop == "failed" else "refused"}
+        )
         self.ledger.note(event)
         self._keep(event)
         return gone

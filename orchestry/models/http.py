@@ -363,7 +363,8 @@ def _fix(endpoint: Endpoint, status: int, kind: str, structured: bool) -> str:
     if structured:
         return (
             "correct what it names; where this server or model knows no answers by JSON schema, "
-            "set judge.provider to another, or judge.enabled=false"
+            "leave it out of the call, or if a judge asked, set judge.provider to another, or "
+            "judge.enabled=false"
         )
     return "correct the setting or prompt that it names"
 
@@ -385,12 +386,12 @@ def without(schema: Mapping[str, Any], refused: Callable[[str, Any], bool]) -> d
     kept: dict[str, Any] = {}
     said = []
     for keyword, value in schema.items():
-        if keyword in ("properties", "$defs"):  # their keys are names, not keywords
-            kept[keyword] = {name: without(part, refused) for name, part in value.items()}
+        if keyword in ("properties", "$defs") and isinstance(value, Mapping):  # keys are names
+            kept[keyword] = {name: _part(part, refused) for name, part in value.items()}
         elif keyword == "items":
-            kept[keyword] = without(value, refused)
-        elif keyword == "anyOf":
-            kept[keyword] = [without(part, refused) for part in value]
+            kept[keyword] = _part(value, refused)
+        elif keyword == "anyOf" and isinstance(value, list):
+            kept[keyword] = [_part(part, refused) for part in value]
         elif refused(keyword, value):
             said.append(f"{keyword}: {value}")
         else:
@@ -399,6 +400,11 @@ def without(schema: Mapping[str, Any], refused: Callable[[str, Any], bool]) -> d
         before = f"{kept['description']} " if kept.get("description") else ""
         kept["description"] = f"{before}({', '.join(said)})"
     return kept
+
+
+def _part(schema: Any, refused: Callable[[str, Any], bool]) -> Any:
+    """The same of a part, which may be true or false; what is no schema, the server refuses."""
+    return without(schema, refused) if isinstance(schema, Mapping) else schema
 
 
 def schema_bound(schema: Mapping[str, Any] | None) -> int:

@@ -299,7 +299,7 @@ def fault_counts(run: Run) -> dict[str, str]:
         "answers cut off at the length limit": _of(_stops(answers)["length"], len(answers)),
         "the agents' own among them": _of(sum(c.stop == "length" for c in acts), len(acts)),
         "empty answers": _of(empty, len(drawn)),
-        "prompts longer than the model's context": _of(_refused(answers), len(answers)),
+        "prompts longer than the model's context": _of(_stops(answers)["too_long"], len(answers)),
         "other stop reasons than end and length": _others(answers),
         "calls that failed for good, their samples left out": str(len(failed)),
         "episodes that failed, and are in no figure": str(len(run.failed)),
@@ -324,10 +324,6 @@ def _count(events: Sequence[Event], kind: type[Opened] | type[RolledBack]) -> in
 
 def _stops(answers: Sequence[Answered]) -> Counter[str]:
     return Counter(event.completion.stop for event in answers)
-
-
-def _refused(answers: Sequence[Answered]) -> int:
-    return sum(event.source == "refused" for event in answers)
 
 
 def _others(answers: Sequence[Answered]) -> str:

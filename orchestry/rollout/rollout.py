@@ -74,6 +74,11 @@ class Move:
     """Whether it was drawn with the behaviour on trial."""
 
     @property
+    def missing(self) -> bool:
+        """Whether the call failed for good, and no program is told that it was refused."""
+        return bool(self.answer.failed) and self.answer.stop != "refused"
+
+    @property
     def turn(self) -> Turn:
         """As it stands in the trajectory."""
         request = self.request
@@ -292,7 +297,7 @@ class Rollout(Generic[StateT]):
         variants = self._trying(pool, stage)
         drawn = await self._draw(acting, n, variants)
         for move in (move for one in drawn for move in one):
-            if move.answer.failed:
+            if move.missing:
                 tree.failures.append(move.answer.failed)
             else:
                 tree.answers.append(move.answer)
@@ -434,8 +439,10 @@ class Rollout(Generic[StateT]):
             observation.encode()  # files and servers refuse lone surrogates
         tools = () if kind_of(observation) else member.tools
         asked = Ask(agent, (Message(role="user", content=observation),), tools)
-        if isinstance(state, Conversation):
+        place: tuple[object, ...] = (node.id,)
+        if programmed := isinstance(state, Conversation):
             asked = state.ask(agent)
+            place = (*node.id[:1], asked.digest)
         return Request(
             agent=agent,
             purpose=self.purpose,
@@ -450,7 +457,8 @@ class Rollout(Generic[StateT]):
             problem=node.problem,
             state=unwrapped(state),
             path=_path(node) if member.tools else "",
-            seed=derive(self.seeds.get(agent, node.seed), node.id, agent)
+            programmed=programmed,
+            seed=derive(self.seeds.get(agent, node.seed), *place, agent)
             if play_seed is None
             else derive(play_seed, len(node.turns), agent),
         )
@@ -490,7 +498,7 @@ def _whole_plays(tree: Tree[Any]) -> Group:
 def _whole(moves: Sequence[Sequence[Move]]) -> list[list[Move]]:
     """The samples for which no agent's call failed."""
     joints = zip(*moves, strict=True)
-    kept = [i for i, joint in enumerate(joints) if not any(move.answer.failed for move in joint)]
+    kept = [i for i, joint in enumerate(joints) if not any(move.missing for move in joint)]
     return [[one[place] for place in kept] for one in moves]
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,7 @@ def test_the_cap_holds(tmp_path: Path) -> None:
     assert run.summary.cost_usd <= 2
 
 
+DEEP: dict[str, Any] = reduce(lambda part, _: {"items": part}, range(400), {})
 CHAT: list[dict[str, Any]] = [
     {"n": 2},
     {"messages": []},
@@ -270,6 +272,7 @@ CHAT: list[dict[str, Any]] = [
     {"tools": [{}]},
     {"tools": {}},
     {"tools": [{"type": "function", "function": {"name": "a b!"}}]},
+    {"tools": [{"function": {"name": "f", "parameters": DEEP}}]},
     {"tool_choice": "required"},
     {"tool_choice": 5},
     {"response_format": "json"},

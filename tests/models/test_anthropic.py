@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestry.core.tools import ToolCall
 from orchestry.core.types import Message
 from tests.models.conftest import ANTHROPIC_ANSWER, KEY, at, failure, request
 from tests.models.loopback import events, reply, serving
@@ -204,3 +205,43 @@ async def test_a_stream_that_fails_gives_one_clear_error(raw: bytes) -> None:
     async with serving(raw) as server, at("anthropic", server.url) as provider:
         error = await failure(provider, started=lambda: None)
     assert error.billed == (b"529" not in raw and b"401" not in raw)
+
+
+async def test_a_chat_of_openais_form_is_one_that_claude_takes() -> None:
+    """A later word of the system, and a result of no call before it, are said by the user; messages
+    without a text are left out."""
+    call = ToolCall(id="c", name="f", arguments="{}")
+    told = [
+        Message(role="system", content="One"),
+        Message(role="system", content="Two"),
+        Message(role="tool", content="early", call="c"),
+        Message(role="user", content=" "),
+        Message(role="user", content="Hi"),
+        Message(role="assistant", content="", calls=(call,)),
+        Message(role="tool", content="", call="c"),
+        Message(role="assistant", content=""),
+        Message(role="tool", content="odd", call="d"),
+        Message(role="assistant", content="So"),
+        Message(role="system", content="Stop"),
+        Message(role="user", content=""),
+    ]
+    async with serving(reply(ANTHROPIC_ANSWER)) as server, at("anthropic", server.url) as provider:
+        await provider.complete(request(messages=tuple(told)))
+    body = server.bodies[0]
+    assert body["system"] == "One\n\nTwo"
+    used = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": ""}
+    assert [(one["role"], *one["content"]) for one in body["messages"]] == [
+        ("user", text("early")),
+        ("user", text("Hi")),
+        ("assistant", used),
+        ("user", result),
+        ("user", text("odd")),
+        ("assistant", text("So")),
+        ("user", text("Stop")),
+        ("user", text("")),  # the vendor's to refuse
+    ]
+
+
+def text(said: str) -> dict[str, str]:
+    return {"type": "text", "text": said}

@@ -81,10 +81,25 @@ def test_all_values_of_an_enum_are_drawn_and_a_seed_repeats() -> None:
         ({"type": "string", "pattern": "a+"}, "keyword 'pattern'"),
         ({"type": "tuple"}, "type 'tuple'"),
         ({"$ref": "#/$defs/Gone"}, "reference '#/\\$defs/Gone'"),
-        ({}, "type None"),
+        (
+            {
+                "$ref": "#/$defs/A",
+                "$defs": {"A": {"items": {"$ref": "#/$defs/A"}, "type": "array", "minItems": 1}},
+            },
+            "RecursionError",
+        ),
+        ({"type": "object", "properties": 5}, "AttributeError"),
+        ({"type": "array", "items": False, "minItems": 1}, "TypeError"),
     ],
 )
 def test_what_it_leaves_out_is_named(schema: dict[str, Any], says: str) -> None:
     with pytest.raises(ProviderError, match=rf"{says}.*provider\.fake\.script") as info:
         instance(schema, random.Random(0))
-    assert not info.value.transient
+    assert (info.value.transient, info.value.refused) == (False, True)
+
+
+def test_parts_may_be_anything_or_of_several_types() -> None:
+    schema = {"properties": {"any": True, "none": {}, "two": {"type": ["integer", "null"]}}}
+    drawn = [instance(schema, random.Random(seed)) for seed in range(20)]
+    assert all(isinstance(one["any"], str) and isinstance(one["none"], str) for one in drawn)
+    assert {type(one["two"]) for one in drawn} == {int, type(None)}

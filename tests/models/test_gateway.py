@@ -13,6 +13,7 @@ from orchestry.core.errors import BudgetExceeded, Interrupted, Overbilled, Provi
 from orchestry.core.types import Completion, Request
 from orchestry.models.prices import price_table
 from orchestry.models.request_key import request_digest
+from orchestry.models.retry import AWAY_AFTER
 from orchestry.store.journal import Answered, Reserved
 from orchestry.store.summary import nano
 from tests.models.scripted import INPUT, OUTPUT, USD, WORST, Run, Server, ask, fault, kinds, step
@@ -215,6 +216,28 @@ async def test_a_refused_request_is_one_missing_sample(run: Run) -> None:
         assert gateway.ledger.spent == pytest.approx(2 * USD)
     assert [r.messages[0].content for r in server.asked].count("bad") == 1
     assert len(run.warnings) == 1
+
+
+async def test_what_is_refused_to_a_program_is_its_own_affair(run: Run) -> None:
+    """However many different calls: none is missing, none is asked again, and none costs money."""
+
+    async def refuses(request: Request) -> str:
+        raise fault(transient=False, refused=True)
+
+    server = Server(refuses)
+    calls = [ask(f"r{i}").model_copy(update={"programmed": True}) for i in range(2 * AWAY_AFTER)]
+    for _ in range(2):
+        async with run.open(server) as gateway:
+            answers = [answer for (answer,) in await gateway.sample(calls, 1)]
+            assert {(one.text, one.stop, one.failed) for one in answers} == {
+                ("", "refused", "no luck")
+            }
+            assert (gateway.failed, gateway.in_doubt) == (0, False)
+            assert (gateway.ledger.spent, gateway.ledger.reserved) == (0.0, 0.0)
+    assert len(server.asked) == len(calls)
+    found = [event.source for event in run.events if isinstance(event, Answered)]
+    assert found == ["refused"] * len(calls)
+    assert run.warnings == ["writer's answer is missing, and its program told: no luck"]
 
 
 @pytest.mark.parametrize(("billed", "asked"), [(False, 3), (True, 2)])

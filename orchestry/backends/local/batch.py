@@ -381,8 +381,9 @@ def _moves(
 
 
 def _drawn(turn: Turn) -> list[Completion]:
-    """What the agent's policy drew in a move: no answer to a prompt that was too long."""
-    return [one for one in turn.completion.answers if one.stop != "too_long"]
+    """What the agent's policy drew in a move: no answer to a prompt that was too long, or that was
+    refused."""
+    return [one for one in turn.completion.answers if one.stop not in ("too_long", "refused")]
 
 
 def _answers(turn: Turn, place: str) -> tuple[Tokens, ...]:

@@ -106,10 +106,10 @@ class Base:
                 return_dict=False,
                 enable_thinking=False,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:  # the latter: a tool whose schema is none
             raise ConfigError(
                 f"the chat template of {self.name} refuses these messages ({reason(error)}): "
-                "choose a model whose template takes them"
+                "send others, or choose a model whose template takes them"
             ) from None
         if len(ids) + max_tokens > self.context:
             raise PromptTooLong(

@@ -395,26 +395,34 @@ class Crew:
         """`n` answers per request in one batch; sample j of a request by its own seed.
 
         A prompt that leaves no room for its answer gets an empty answer and a warning; raises
-        PromptTooLong if no prompt has fitted yet.
+        PromptTooLong if no prompt has fitted yet. A program's messages that the chat template
+        refuses get one with the reason, for that program.
         """
         prompts = self._prompts(requests, n)
         with explained([self]):
-            drawn = iter(answer([prompt for prompt in prompts if prompt], n))
+            drawn = iter(answer([one for one in prompts if isinstance(one, Prompt)], n))
         return [
             [self._completion(request, prompt, sample) for sample in next(drawn)]
-            if prompt
-            else [Completion(text="", model=self.base.name, stop="too_long")] * n
+            if isinstance(prompt, Prompt)
+            else [prompt] * n
             for request, prompt in zip(requests, prompts, strict=True)
         ]
 
-    def _prompts(self, requests: Sequence[Request], n: int) -> list[Prompt | None]:
-        found, errors = list[Prompt | None](), list[PromptTooLong]()
+    def _prompts(self, requests: Sequence[Request], n: int) -> list[Prompt | Completion]:
+        found, errors = list[Prompt | Completion](), list[PromptTooLong]()
+        empty = Completion(text="", model=self.base.name, stop="too_long")
         for request in requests:
             try:
                 found.append(self._prompt(request, n))
             except PromptTooLong as error:
-                found.append(None)
+                found.append(empty)
                 errors.append(error)
+            except ConfigError as error:
+                if not request.programmed:
+                    raise
+                self._warn(f"{request.agent}'s answer is missing, and its program told: {error}")
+                why = {"stop": "refused", "failed": reason(error)}
+                found.append(empty.model_copy(update=why))
         self._fitted |= len(errors) < len(requests)
         if errors and not self._fitted:
             raise errors[0]

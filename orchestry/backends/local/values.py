@@ -58,7 +58,7 @@ def _seen(tree: Tree[Any], group: Group) -> tuple[int, ...]:
         before = place < len(turns) - acting
         # A later prompt of a move has the agent's own calls.
         said = turn.completion.answers[-1 if before else 0]
-        if (tokens := said.tokens) is not None:  # None: its prompt was too long
+        if (tokens := said.tokens) is not None:  # None: nothing was drawn
             found += tokens.prompt_ids
             found += tokens.ids if before else ()
     return tuple(found)

@@ -334,4 +334,6 @@ class TrainedWeights(Weights):
                 f"a prompt and {request.max_tokens:,} tokens for its answer pass the context of "
                 f"{drawn.model}: lower max_tokens, or shorten the prompt"
             )
+        if drawn.failed:
+            return ProviderError(drawn.failed, transient=False, billed=False, refused=True)
         return drawn.model_copy(update={"model": self.model, "tokens": None})

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
+
+from pydantic_core import to_json
 
 from orchestry.core.errors import TaskError
 from orchestry.core.tools import ToolSpec
@@ -35,18 +39,24 @@ class Ask:
     stop: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
     """JSON schema of a structured answer."""
+    before: int = 0
+    """How often the same was asked before in its rollout."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that is asked. With its rollout it names the call, in whatever order a program's
+        parallel calls come, so a resume finds their answers."""
+        return blake2b(to_json(self), digest_size=16).hexdigest()
 
     def shown(self, member: Member) -> tuple[Message, ...]:
         """What the model sees: the program's messages, with what the agent has learned at the end
         of the system prompt, and its examples before the rest."""
-        first, rest = self.messages[:1], self.messages[1:]
-        if not first or first[0].role != "system":
-            first, rest = (), self.messages
+        first = [*takewhile(lambda message: message.role == "system", self.messages)]
         texts = [*(message.content for message in first), member.system_prompt]
         said = "\n\n".join(filter(None, texts))
         examples = [turn for example in member.examples for turn in example.messages]
         system = [Message(role="system", content=said)] if said else []
-        return (*system, *examples, *rest)
+        return (*system, *examples, *self.messages[len(first) :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,8 @@ class Conversation:
     def ask(self, role: str) -> Ask:
         """The call that this agent answers now; without a program, one that shows the problem."""
         found = next((one for one in self.asks if one.role == role), None)
-        return found or Ask(role, (Message(role="user", content=self.problem.prompt),))
+        shows = Message(role="user", content=self.problem.prompt)
+        return found or Ask(role, (shows,), before=self.calls)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import secrets
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from pathlib import Path
 from threading import Thread
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_json
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, TaskError, reason
@@ -65,6 +68,8 @@ class Program:
     _waiting: list[_Waiting] = field(default_factory=list)
     _drawn: dict[str, _Waiting] = field(default_factory=dict)
     """By role, the calls for which moves are drawn."""
+    _asked: Counter[str] = field(default_factory=Counter)
+    """How many moves were drawn for equal calls, by their digest."""
     _calls: int = 0
     _end: Score | TaskError | None = None
     _closed: bool = False
@@ -81,8 +86,9 @@ class Program:
             answer = self._drawn.pop(turn.agent).answer
             if answer.done():  # its client has given up meanwhile
                 continue
-            if turn.completion.stop == "too_long":
-                answer.set_exception(Refused(400, TOO_LONG))
+            long = turn.completion.stop == "too_long"
+            if why := TOO_LONG if long else turn.completion.failed:
+                answer.set_exception(Refused(400, why))
             else:
                 answer.set_result(turn.completion)
         return await self._settled(state)
@@ -136,6 +142,9 @@ class Program:
         if self._end is None:
             for one in [*self._waiting]:  # a role's other calls wait for its first one
                 if one.ask.role not in self._drawn:
+                    asked = one.ask.digest
+                    one.ask = replace(one.ask, before=self._asked[asked])
+                    self._asked[asked] += 1
                     self._drawn[one.ask.role] = one
                     self._waiting.remove(one)
             return replace(state, asks=tuple(one.ask for one in self._drawn.values()))
@@ -327,6 +336,7 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
     try:
         told = json.loads(await request.read())
         found = json.loads(utf8(json.dumps(told, ensure_ascii=False, allow_nan=False)))
+        to_json(found)  # a schema that is nested deeper than the journal takes
     except (ValueError, RecursionError) as error:
         raise wire.Unreadable(f"the body is not JSON ({reason(error)})") from None
     if not isinstance(found, dict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,13 @@ pytest.importorskip("torch")
 pytest.importorskip("aiohttp")
 
 import orchestry
-from orchestry.core.config import resolve
+from orchestry.backends.local.model import load_base
+from orchestry.core.config import RunConfig, resolve
+from orchestry.core.types import Turn
 from orchestry.store.journal import Learned
+from orchestry.store.records import EpisodeRecord
 from tests.backends.letters import turns
+from tests.backends.local.tiny import TEMPLATE, tiny_folder
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "tasks"
 GROUP, EVERY = 3, 2
@@ -29,3 +35,63 @@ def test_weights_learn_from_every_call_of_a_program(model: str, tmp_path: Path) 
     drawn, again = ([t for e in run.episodes for t in turns(e)] for run in (one, other))
     assert len(drawn) == 4 * GROUP * 2
     assert [turn.completion for turn in drawn] == [turn.completion for turn in again]
+
+
+def poster(model: str, *sets: str) -> RunConfig:
+    given = ["backend=local", "task=poster", f"task_path=[{TASKS}]", f"provider.model={model}"]
+    given += ["sampling.max_tokens=8", "learn.threads=1", "learn.every=1", "learn.group_size=2"]
+    return resolve([], [*given, "learn.device=cpu", "budget.usd=5", *sets], {})
+
+
+def test_each_call_of_a_history_that_changes_is_one_sample_with_its_own_prompt(
+    model: str, tmp_path: Path
+) -> None:
+    run = orchestry.train(poster(model, "options.way=forks", "episodes=2"), tmp_path / "run")
+    learned = [event.state for event in run.events if isinstance(event, Learned)]
+    assert [state["samples"] for state in learned] == [2 * 5] * 2
+    base = load_base(model, device="cpu")
+    for drawn in (branch for one in run.episodes for branch in branches(one)):
+        one, two, *_ = said = [turn.completion.text for turn in drawn]
+        sent = [[*"x"], ["x", one, "y"], ["x", one, "z"]]
+        sent += [["x", f"{one}!", "y", two, "w"], ["y", two, "v"]]
+        assert [[m.content for m in turn.messages] for turn in drawn] == sent
+        assert len(said) == 5
+        for turn in drawn:
+            tokens = turn.completion.tokens
+            assert tokens is not None
+            assert tokens.prompt_ids == base.render(turn.messages)
+
+
+def branches(episode: EpisodeRecord) -> list[list[Turn]]:
+    """The turns of each rollout."""
+    ends = {node.id for node in episode.nodes} - {node.parent for node in episode.nodes}
+    return [[turn for node in episode.path(end) for turn in node.turns] for end in sorted(ends)]
+
+
+def test_messages_that_the_chat_template_refuses_are_refused_to_their_program(
+    tmp_path: Path,
+) -> None:
+    """In one problem alone; the run goes on, and learns from what was drawn."""
+    folder = tiny_folder(tmp_path / "tiny")
+    twice = "loop.previtem is defined and loop.previtem.role == message.role"
+    check = "{% if " + twice + " %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    start = "{% for message in messages %}"
+    strict = TEMPLATE.replace(start, start + check)
+    (folder / "chat_template.jinja").write_text(strict)
+    user = {"role": "user", "content": "a"}
+    body = json.dumps([["/chat/completions", {"messages": [user, user]}]])
+    sets = (f"options.bodies={body}", 'options.only="3"', "episodes=4")
+    run = orchestry.train(poster(str(folder), *sets), tmp_path / "run")
+    told = [
+        json.loads(node.score.feedback)
+        for one in run.episodes
+        for node in one.nodes
+        if node.score.feedback
+    ]
+    statuses = Counter(tuple(status for status, _ in rollout) for rollout in told)
+    assert statuses == {(200, 200): 6, (200, 400, 200): 2}
+    why = [text for rollout in told for status, text in rollout if status == 400]
+    assert all("refuses these messages (roles must alternate): send others" in t for t in why)
+    learned = [event.state for event in run.events if isinstance(event, Learned)]
+    assert len(learned) == 4
+    assert sum(state["samples"] for state in learned) > 0
