@@ -91,7 +91,7 @@ class Gateway:
         self._doubted = doubted(kept)
         """Keys of an earlier process's doubtful failures; they are asked once more."""
         for event in kept:
-            if event.key not in self._doubted or event.source != "failed":
+            if event.key not in self._doubted or not event.completion.failed:
                 self._keep(event)
         self.pulse = Pulse(answers=self.pulse.answers)
 

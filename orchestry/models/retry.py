@@ -134,16 +134,16 @@ class Breaker:
 
 
 def doubted(events: Iterable[Answered]) -> set[str]:
-    """Keys of calls that failed for good and after which their provider answered no call.
+    """Keys of calls that failed or were refused, after which their provider answered no call.
 
     A setting, such as the address, may have been wrong and corrected since.
     """
     waiting: dict[str, set[str]] = {}
     for event in events:
         keys = waiting.setdefault(place_of_key(event.key), set())
-        if event.source == "failed":
+        if event.completion.failed:
             keys.add(event.key)
-        elif event.source == "provider":
+        elif event.source in ("provider", "weights"):
             keys.clear()
     return set().union(*waiting.values())
 

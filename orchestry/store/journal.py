@@ -59,9 +59,10 @@ class Answered(Frozen):
     """An answer arrived. From the cache it costs nothing and has no call number.
 
     `refused`: the prompt is longer than the model's context, or a program's call was refused, and
-    the program told why; the answer is empty. `failed`: the call failed for good. A resume asks
-    again only if no later call of that provider was answered, because then a setting may have been
-    wrong. `weights`: this process's own model drew it, at no cost; it is never asked for again.
+    the program told why; the answer is empty. `failed`: the call failed for good. A resume asks the
+    latter two again only if no later call of that provider was answered, because then a setting may
+    have been wrong. `weights`: this process's own model drew it, at no cost; it is never asked for
+    again.
     """
 
     kind: Literal["answered"] = "answered"

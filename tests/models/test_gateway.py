@@ -219,25 +219,32 @@ async def test_a_refused_request_is_one_missing_sample(run: Run) -> None:
 
 
 async def test_what_is_refused_to_a_program_is_its_own_affair(run: Run) -> None:
-    """However many different calls: none is missing, none is asked again, and none costs money."""
+    """However many different calls: none is missing, and none costs money. None is asked again once
+    another was answered; before, a setting may have been wrong."""
 
-    async def refuses(request: Request) -> str:
+    async def act(request: Request) -> str:
+        if request.messages[0].content == "good":
+            return ""
         raise fault(transient=False, refused=True)
 
-    server = Server(refuses)
+    server = Server(act)
     calls = [ask(f"r{i}").model_copy(update={"programmed": True}) for i in range(2 * AWAY_AFTER)]
-    for _ in range(2):
+    for times in (1, 2):
         async with run.open(server) as gateway:
             answers = [answer for (answer,) in await gateway.sample(calls, 1)]
-            assert {(one.text, one.stop, one.failed) for one in answers} == {
-                ("", "refused", "no luck")
-            }
+            found = {(one.text, one.stop, one.failed) for one in answers}
+            assert found == {("", "refused", "no luck")}
             assert (gateway.failed, gateway.in_doubt) == (0, False)
             assert (gateway.ledger.spent, gateway.ledger.reserved) == (0.0, 0.0)
-    assert len(server.asked) == len(calls)
-    found = [event.source for event in run.events if isinstance(event, Answered)]
-    assert found == ["refused"] * len(calls)
-    assert run.warnings == ["writer's answer is missing, and its program told: no luck"]
+        assert len(server.asked) == times * len(calls)
+    async with run.open(server) as gateway:
+        await gateway.answer(ask("good"))
+    async with run.open(server) as gateway:
+        await gateway.sample(calls, 1)
+    assert len(server.asked) == 2 * len(calls) + 1
+    sources = {event.source for event in run.events if isinstance(event, Answered)}
+    assert sources == {"refused", "provider"}
+    assert run.warnings == ["writer's answer is missing, and its program told: no luck"] * 2
 
 
 @pytest.mark.parametrize(("billed", "asked"), [(False, 3), (True, 2)])
