@@ -442,7 +442,7 @@ class Rollout(Generic[StateT]):
         place: tuple[object, ...] = (node.id,)
         if programmed := isinstance(state, Conversation):
             asked = state.ask(agent)
-            place = (*node.id[:1], asked.digest)
+            place = (*node.id[:1], asked.place)
         return Request(
             agent=agent,
             purpose=self.purpose,

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from itertools import takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
-
-from pydantic_core import to_json
 
 from orchestry.core.errors import TaskError
 from orchestry.core.tools import ToolSpec
@@ -39,14 +36,9 @@ class Ask:
     stop: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
     """JSON schema of a structured answer."""
-    before: int = 0
-    """How often the same was asked before in its rollout."""
-
-    @property
-    def digest(self) -> str:
-        """Of all that is asked. With its rollout it names the call, in whatever order a program's
-        parallel calls come, so a resume finds their answers."""
-        return blake2b(to_json(self), digest_size=16).hexdigest()
+    place: str = ""
+    """What tells it from the other calls of its rollout, in whatever order parallel ones come, so
+    that a resume finds their answers: what is asked, and how often it was asked before."""
 
     def shown(self, member: Member) -> tuple[Message, ...]:
         """What the model sees: the program's messages, with what the agent has learned at the end
@@ -78,7 +70,7 @@ class Conversation:
         """The call that this agent answers now; without a program, one that shows the problem."""
         found = next((one for one in self.asks if one.role == role), None)
         shows = Message(role="user", content=self.problem.prompt)
-        return found or Ask(role, (shows,), before=self.calls)
+        return found or Ask(role, (shows,), place=str(self.calls))
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from inspect import isawaitable
 from pathlib import Path
 from threading import Thread
@@ -142,8 +143,8 @@ class Program:
         if self._end is None:
             for one in [*self._waiting]:  # a role's other calls wait for its first one
                 if one.ask.role not in self._drawn:
-                    asked = one.ask.digest
-                    one.ask = replace(one.ask, before=self._asked[asked])
+                    asked = blake2b(to_json(one.ask), digest_size=16).hexdigest()
+                    one.ask = replace(one.ask, place=f"{asked} {self._asked[asked]}")
                     self._asked[asked] += 1
                     self._drawn[one.ask.role] = one
                     self._waiting.remove(one)
