@@ -423,7 +423,7 @@ class Crew:
                 self._warn(f"{request.agent}'s answer is missing, and its program told: {error}")
                 why = {"stop": "refused", "failed": reason(error)}
                 found.append(empty.model_copy(update=why))
-        self._fitted |= len(errors) < len(requests)
+        self._fitted |= any(isinstance(one, Prompt) for one in found)
         if errors and not self._fitted:
             raise errors[0]
         if errors:

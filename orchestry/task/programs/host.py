@@ -339,7 +339,7 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
         found = json.loads(utf8(json.dumps(told, ensure_ascii=False, allow_nan=False)))
         to_json(found)  # a schema that is nested deeper than the journal takes
     except (ValueError, RecursionError) as error:
-        raise wire.Unreadable(f"the body is not JSON ({reason(error)})") from None
+        raise wire.Unreadable(f"the body can't be read as JSON ({reason(error)})") from None
     if not isinstance(found, dict):
         raise wire.Unreadable("the body is not a JSON object")
     return found
