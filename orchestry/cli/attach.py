@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestry.cli.groups import App
+from orchestry.cli.groups import App, Command
 from orchestry.cli.options import Hiding, NewTaskIn, option
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.files import json_lines
 from orchestry.core.types import SPLITS
 
@@ -40,12 +41,45 @@ class $class_name(AgentTask):
     def problems(self, split: Split) -> Sequence[Problem]:
         return read_problems(BANK, split)
 ''')
+HINT = (
+    "The command comes after `--`, as in: orchestry attach my_app --problems problems.jsonl "
+    "--agents writer,editor -- python app.py"
+)
 app = App("Make a task of a program that has agents of its own.")
 
 
-@app.command("attach")
+class _Attach(Command):
+    """Takes what stands after `--` for the command, and names the task after it if need be."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            if "--" not in args and not {"-h", "--help"} & {*args} and not ctx.resilient_parsing:
+                ctx.fail("There is no `--`")
+            if "--" in args:
+                place = args.index("--")
+                given, *_ = self.make_parser(ctx).parse_args(args[:place])
+                if not isinstance(given.get("name"), str):
+                    args[place:place] = _named(args[place + 1 :]) or ctx.fail("NAME is missing")
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            error.message = f"{error.message}. {HINT}" if error.message else HINT
+            raise
+
+
+def _named(words: Sequence[str]) -> list[str]:
+    """The name of the first Python file among a command's words, as a task's; [] if there is
+    none."""
+    return [re.sub(r"\W", "_", Path(one).stem) for one in words if one.endswith(".py")][:1]
+
+
+@app.command("attach", cls=_Attach)
 def _attach(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the task.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Of the task; without it, that of the command's Python file."
+        ),
+    ],
     words: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND", help="The program and what it takes.")
     ],
@@ -71,19 +105,15 @@ def _attach(
     """Write a task that starts a program of yours once per rollout.
 
     The program finds the address and the key of its agents where the clients of OpenAI and
-    Anthropic look for them, and its problem in ORCHESTRY_PROBLEM. Its last line says the reward,
-    as in {"reward": 0.5}. Nothing is started yet.
+    Anthropic look for them, and its problem in ORCHESTRY_PROBLEM. It prints its reward last, as in
+    {"reward": 0.5}. Nothing is started yet.
     """
     from orchestry.cli.tasks import class_name, new_folder, tell_next
-    from orchestry.task.base import read_problems
 
-    given = [one for split in SPLITS for one in read_problems(problems, split)]
-    if not any(one.split == "train" for one in given):
-        raise ConfigError(f"{problems} has no problem of split train, on which a team learns")
-    bank, said = _bank(problems, given)
     roles = [role.strip() for role in agents.split(",") if role.strip()]
     if not roles or len(set(roles)) < len(roles):
         raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
+    bank, said = _bank(problems, _given(name, roles, problems))
     values = {
         "name": name,
         "class_name": class_name(name),
@@ -97,6 +127,21 @@ def _attach(
     if said:
         typer.echo(said)
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+
+
+def _given(name: str, roles: Sequence[str], path: Path) -> list[Problem]:
+    """The problems. Raises ConfigError for these and for roles that can't be."""
+    from orchestry.task.base import read_problems
+    from orchestry.task.programs.agent_task import check_roles
+
+    try:
+        check_roles(name, roles)
+        found = [one for split in SPLITS for one in read_problems(path, split)]
+    except TaskError as error:  # what the user gave, not a task that failed
+        raise ConfigError(str(error)) from None
+    if not any(one.split == "train" for one in found):
+        raise ConfigError(f"{path} has no problem of split train, on which a team learns")
+    return found
 
 
 def _bank(path: Path, given: Sequence[Problem]) -> tuple[bytes, str]:

@@ -75,4 +75,4 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **rest: Any) -> Callable[[_CommandT], _CommandT]:
         """Registers the function below it."""
-        return super().command(name, cls=Command, **rest)
+        return super().command(name, **{"cls": Command, **rest})

@@ -22,7 +22,7 @@ from orchestry.task.base import BaseTask, rubric_fault
 from orchestry.task.code import shorten
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
-from orchestry.task.toolcheck import silent_tools, tool_faults
+from orchestry.task.toolcheck import Uncalled, silent_tools, tool_faults
 
 FEW = 20
 """Prompts are checked in this many first stages of a game; a game may never end."""
@@ -96,6 +96,8 @@ class _Case:
     task: BaseTask[Any]
     faults: dict[str, list[str]] = field(default_factory=dict)
     traces: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    """What could not be checked."""
 
     def fail(self, rule: str, detail: str, error: BaseException | None = None) -> None:
         if rule not in self.faults and error is not None:
@@ -122,7 +124,8 @@ class _Case:
     def _finding(self, rule: str) -> Finding:
         cases = tuple(self.faults.get(rule, ()))
         if not cases:
-            return Finding(rule, True, CHECKED[rule])
+            notes = "".join(f"; not called: {note}" for note in self.notes.get(rule, ()))
+            return Finding(rule, True, f"{CHECKED[rule]}{notes}")
         more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
         return Finding(rule, False, f"{cases[0]}{more}", cases, self.traces.get(rule, ""))
 
@@ -165,7 +168,10 @@ async def check_task(
     for game in games[:1]:
         with case.blaming("tools", "calling tools"):
             async for fault in tool_faults(task, tools, game):
-                case.fail("tools", fault)
+                if isinstance(fault, Uncalled):
+                    case.notes.setdefault("tools", []).append(fault)
+                else:
+                    case.fail("tools", fault)
     return case.findings()
 
 

@@ -193,21 +193,31 @@ class Columns:
     )
     """The data set's split for each of ours. Where several of ours name the same, its rows are
     shared among them by a hash of the id, 60 to 20 to 20. So is a file that has no splits."""
+    most: int | None = None
+    """Rows that are read of each of the data set's splits; None: all."""
+    skip_empty: bool = False
+    """Whether a row with an empty cell (null) in a named column is left out, or an error."""
 
     def problems(self, path: Path | None, split: Split) -> Sequence[Problem]:
         """The problems of one split, in the data set's order; `path` as in `rows`.
 
         A repeated row is one problem. Raises ConfigError if the data set can't be reached or has no
-        such split, TaskError naming the row if it lacks a column or repeats another one's id.
+        such split, TaskError naming the row if it lacks a column, has nothing in it, or repeats
+        another one's id.
         """
         return _problems_of(self, path.expanduser().absolute() if path else None)[split]
 
     def problem(self, where: str, row: Any, split: Split = "train") -> Problem:
-        """One row. Raises TaskError if it lacks a column."""
-        for column in filter(None, (self.prompt, *self.data.values(), self.id)):
-            if not isinstance(row, Mapping) or row.get(column) is None:
+        """One row. Raises TaskError if it lacks a column, or has nothing in it."""
+        for column in self._columns:
+            if not isinstance(row, Mapping) or column not in row:
                 there = f"only {', '.join(map(str, row))}" if isinstance(row, Mapping) else "none"
                 raise errors.TaskError(f"{where} has no column '{column}', {there}: name another")
+            if row[column] is None:
+                raise errors.TaskError(
+                    f"{where} has an empty cell in column '{column}': fill it, or give Columns "
+                    "skip_empty=True to leave such rows out"
+                )
         data = {name: row[column] for name, column in self.data.items()}
         prompt = str(row[self.prompt])
         made = hashlib.sha256(f"{prompt}\n{json.dumps(data, default=str)}".encode()).hexdigest()[
@@ -215,6 +225,18 @@ class Columns:
         ]
         given = re.sub(r"[^\w.-]+", "_", str(row[self.id]), flags=re.ASCII) if self.id else made
         return Problem(id=given, prompt=prompt, data=data, split=split)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """Those that a row must have."""
+        return tuple(filter(None, (self.prompt, *self.data.values(), self.id)))
+
+    def taken(self, found: Iterator[_Row]) -> Iterator[_Row]:
+        """The rows that become problems."""
+        for where, row in islice(found, self.most):
+            empty = isinstance(row, Mapping) and any(row.get(c, "") is None for c in self._columns)
+            if not (empty and self.skip_empty):
+                yield where, row
 
     def __hash__(self) -> int:
         return hash((self.hub, self.subset, self.prompt, self.id))
@@ -232,7 +254,7 @@ def _problems_of(source: Columns, path: Path | None) -> dict[Split, tuple[Proble
                 "in `splits`; one may stand for several, which then share its rows"
             )
         ours = [split for split in SPLITS if named.get(split) == name]
-        for where, row in parts[name]:
+        for where, row in source.taken(parts[name]):
             one = source.problem(where, row)
             one = one.model_copy(update={"split": split_of(one.id, ours)})
             if found.setdefault(one.id, one) != one:

@@ -9,7 +9,9 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
+from orchestry.core.errors import TaskError
 from orchestry.core.tools import Tool, ToolContext
 from orchestry.core.types import Problem, Tools
 from orchestry.task.arrangements import unwrapped
@@ -35,10 +37,15 @@ def silent_tools(task: BaseTask[Any]) -> Iterator[str]:
                 yield f"'{one.spec.name}' of '{spec.role}' has no docstring"
 
 
+class Uncalled(str):
+    """Why a tool was not called, which is no fault."""
+
+
 async def tool_faults(
     task: BaseTask[Any], tools: Tools, game: Sequence[tuple[Problem, Any]]
 ) -> AsyncIterator[str]:
-    """What is wrong with each tool that is called where its agent first acts in a game's states."""
+    """What is wrong with each tool that is called where its agent first acts in a game's states;
+    of one that refused the arguments, an Uncalled."""
     called = set[str]()
     for problem, state in game:
         for spec in task.agents:
@@ -48,13 +55,18 @@ async def tool_faults(
             here = ToolContext(spec.role, problem, tools.sandbox, unwrapped(state))
             for one in spec.every_tool:
                 if not one.effects and (fault := await _fault(one, here)):
-                    yield f"'{one.spec.name}' of '{spec.role}' {fault}"
+                    yield type(fault)(f"'{one.spec.name}' of '{spec.role}' {fault}")
 
 
 async def _fault(one: Tool, here: ToolContext) -> str | None:
     schema = one.spec.parameters
-    given = example(schema, schema)
+    try:
+        given = example(schema, schema)
+    except TaskError as error:
+        return f"can't be called: {error}"
     result = await one.use(json.dumps(given), here)
+    if result.startswith(wrong := f"error: wrong arguments of {one.spec.name}: "):
+        return Uncalled(f"refused {given} ({result.removeprefix(wrong)})")
     if result.startswith(f"error: {one.spec.name} took more than"):
         return f"{result.removeprefix(f'error: {one.spec.name} ')}, called with {given}"
     if result.startswith(tuple(f"error: {name}" for name in BUGS)):
@@ -62,11 +74,13 @@ async def _fault(one: Tool, here: ToolContext) -> str | None:
     return None
 
 
-def example(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
+def example(schema: Mapping[str, Any] | bool, whole: Mapping[str, Any]) -> Any:
     """A small value of a JSON schema as pydantic writes it, or as near as can be told from it;
-    `whole` holds the definitions that it names."""
+    `whole` holds what it refers to. Raises TaskError for a reference that leads nowhere in it."""
+    if isinstance(schema, bool):  # anything at all
+        return "1"
     if "$ref" in schema:
-        return example(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
+        return example(_referred(schema["$ref"], whole), whole)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -76,22 +90,37 @@ def example(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
             parts = sorted(schema[several], key=lambda one: one.get("type") != "null")
             return example(parts[0], whole)
     kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
         parts = schema.get("properties", {})
-        return {name: example(parts[name], whole) for name in schema.get("required", ())}
+        return {name: example(parts.get(name, {}), whole) for name in schema.get("required", ())}
     if kind == "array":
         parts = schema.get("prefixItems") or [schema.get("items", {})] * schema.get("minItems", 0)
         return [example(part, whole) for part in parts]
     if kind in ("integer", "number"):
-        return _number(schema)
+        return _number(schema, kind)
     if kind in ("boolean", "null"):
         return True if kind == "boolean" else None
     return "1" * max(1, schema.get("minLength", 1))
 
 
-def _number(schema: Mapping[str, Any]) -> Any:
+def _referred(pointer: str, whole: Mapping[str, Any]) -> Any:
+    """What a JSON pointer names, such as `#/definitions/Place`: RFC 6901."""
+    found: Any = whole
+    try:
+        if not pointer.startswith("#"):
+            raise LookupError
+        for part in pointer.split("/")[1:]:
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            found = found[int(key) if isinstance(found, list) else key]
+        return found
+    except (LookupError, TypeError, ValueError):
+        raise TaskError(f"its schema refers to '{pointer}', which is no part of it") from None
+
+
+def _number(schema: Mapping[str, Any], kind: str) -> Any:
     """A number within the limits: 1 where they allow it."""
-    step = 1 if schema["type"] == "integer" else 1e-3
+    step = 1 if kind == "integer" else 1e-3
     least = max(schema.get("minimum", -math.inf), schema.get("exclusiveMinimum", -math.inf) + step)
     most = min(schema.get("maximum", math.inf), schema.get("exclusiveMaximum", math.inf) - step)
     return min(max(1, least), most)

@@ -99,6 +99,33 @@ def test_clients_of_both_vendors_are_answered(way: str, tmp_path: Path) -> None:
     assert all(one.reward > 0 for one in run.episodes)
 
 
+@pytest.mark.parametrize(("upper", "lower"), [(None, None), ("corp.example", None), ("a", "b")])
+def test_no_proxy_is_asked_for_this_machine(
+    upper: str | None, lower: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {"NO_PROXY": upper, "no_proxy": lower}
+    for name, value in {"HTTP_PROXY": "http://127.0.0.1:9", **before}.items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    run = orchestry.train(config("plain"), tmp_path / "run")
+    assert not tags(run)
+    assert {name: os.environ.get(name) for name in before} == before
+
+
+async def test_hosts_that_overlap_keep_the_proxy_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "corp.example")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    task: Any = load_task("chatter", task_path=[TASKS])
+    first, second = Host(task).open(), Host(task).open()
+    await first.__aenter__()
+    await second.__aenter__()
+    await first.__aexit__(None, None, None)
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == "corp.example,127.0.0.1"
+    await second.__aexit__(None, None, None)
+    assert (os.environ["no_proxy"], os.environ.get("NO_PROXY")) == ("corp.example", None)
+
+
 @pytest.mark.parametrize("way", ["tools", "claude_tools", "responses_tools"])
 def test_a_program_calls_its_own_tools(way: str, tmp_path: Path) -> None:
     """The model's calls go to the program, which tells their results."""
@@ -517,6 +544,8 @@ def test_a_check_starts_the_program(
     "end",
     [
         "print('a line'); print(json.dumps(reward))",
+        "print(json.dumps(reward)); print('tracer: flushed 3 spans')",
+        "print('{\"reward\": 1}'); print(json.dumps(reward)); print('{\"spans\": 3}'); print(1)",
         "json.dump(reward, open(os.environ['ORCHESTRY_REWARD'], 'w')); print('bye')",
         "print(json.dumps(reward), flush=True); print('a warning', file=sys.stderr)",
         "assert json.load(open(os.environ['ORCHESTRY_PROBLEM_FILE'])) == problem; "
@@ -535,8 +564,8 @@ def test_a_command_is_a_rollout(end: str, tmp_path: Path) -> None:
     [
         ("print(reward['reward'] > 2)", "the program gave no reward on problem .* only 'False'"),
         ("sys.exit('out of tea')", r"ended with 1 on problem p\d: out of tea"),
-        ("print(json.dumps({'speed': 1}))", '"speed": 1.*print {"reward": 0.5} as the last line'),
-        ("print(json.dumps({'reward': 1.5}))", "gave no reward"),
+        ("print(json.dumps({'speed': 1}))", '"speed": 1.*print {"reward": 0.5} as a line'),
+        ("print(json.dumps(reward)); print(json.dumps({'reward': 1.5}))", 'only \'{"reward": 1.5}'),
         ("print(json.dumps({'reward': float('nan')}))", "gave no reward"),
         ("print(json.dumps({**reward, 'other': 0.5}))", "gave no reward"),
         ("print(json.dumps({**reward, 'tags': 'abc'}))", "gave no reward"),

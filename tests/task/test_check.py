@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from orchestry import tools
 from orchestry.core.errors import ConfigError
@@ -171,6 +171,30 @@ async def test_a_tool_that_fails_is_a_finding(given: tools.Tool, said: str) -> N
     assert [*found] == ["tools"]
     assert said in found["tools"]
     assert "called with {" in found["tools"]
+
+
+class Known(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def of_the_list(cls, name: str) -> str:
+        if name != "tea":
+            raise ValueError("only tea is known")
+        return name
+
+
+async def test_a_tool_that_refuses_made_up_arguments_is_said_not_to_have_been_called() -> None:
+    def look(one: Known) -> str:
+        """Looks something up."""
+        raise AssertionError("it is not called")
+
+    async with open_sandbox(Limits()) as sandbox:
+        found = await check_task(with_tools(tools.tool(look, effects=False)), sandbox)
+    (rule,) = (one for one in found if one.rule == "tools")
+    assert rule.ok
+    assert "; not called: 'look' of 'coder' refused {'one': {'name': '1'}} (" in rule.detail
+    assert "only tea is known" in rule.detail
 
 
 async def test_options_without_problems_are_no_fault_of_the_task() -> None:

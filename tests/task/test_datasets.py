@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_a_file_has_no_splits_of_its_own(tmp_path: Path) -> None:
     ("rows", "why"),
     [
         ([{"key": 1, "question": "?"}], "line 1 has no column 'answer', only key, question"),
-        ([{"key": 1, "question": None, "answer": ""}], "no column 'question'"),
+        ([{"key": 1, "question": None, "answer": ""}], "line 1 has an empty cell in .*'question'"),
         ([["key"]], "row 1 has no column 'question', none: name another"),
         ([ROWS[0], {**ROWS[0], "answer": "1"}], "line 2: a second row of the id '0'"),
     ],
@@ -89,6 +90,19 @@ def test_a_file_has_no_splits_of_its_own(tmp_path: Path) -> None:
 def test_rows_that_are_no_problems(tmp_path: Path, rows: Any, why: str) -> None:
     with pytest.raises(TaskError, match=why):
         SUMS.problems(lines(tmp_path / "bad.jsonl", rows), "train")
+
+
+def test_rows_with_empty_cells_are_left_out(tmp_path: Path) -> None:
+    path = lines(tmp_path / "all.jsonl", [{**ROWS[0], "answer": None}, *ROWS[1:], {"key": 9}])
+    few = replace(SUMS, skip_empty=True, most=40)
+    assert sorted(n for split in ids(few, path).values() for n in split) == [*range(1, 40)]
+    with pytest.raises(TaskError, match="line 41 has no column 'question', only key"):
+        replace(few, most=None).problems(path, "train")
+
+
+def test_of_each_split_the_first_rows_are_read(tmp_path: Path) -> None:
+    found = ids(replace(SUMS, most=2), parted(tmp_path))
+    assert found == {"train": [0, 1], "dev": [20, 21], "test": [30, 31]}
 
 
 def test_a_split_that_is_not_there(tmp_path: Path) -> None:

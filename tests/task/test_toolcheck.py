@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
+from orchestry.core.errors import TaskError
 from orchestry.task.toolcheck import example
 
 
@@ -47,3 +48,31 @@ def test_an_example_is_of_its_type(kind: Any) -> None:
     adapter = TypeAdapter[Any](kind)
     schema = adapter.json_schema()
     adapter.validate_python(example(schema, schema))
+
+
+A: dict[str, Any] = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("part", "more", "found"),
+    [
+        ({"$ref": "#/definitions/A"}, {"definitions": {"A": A}}, "1"),
+        ({"$ref": "#/properties/other"}, {}, 1),
+        ({"$ref": "#/definitions/a~1b%20~0"}, {"definitions": {"a/b ~": A}}, "1"),
+        ({"$ref": "#/definitions/A/anyOf/1"}, {"definitions": {"A": {"anyOf": [{}, A]}}}, "1"),
+        ({"type": ["integer", "null"]}, {}, 1),
+        (True, {}, "1"),
+    ],
+)
+def test_schemas_of_others_have_examples(part: Any, more: dict[str, Any], found: Any) -> None:
+    """As MCP servers write them."""
+    properties = {"given": part, "other": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": ["given"], **more}
+    assert example(schema, schema) == {"given": found}
+
+
+@pytest.mark.parametrize("pointer", ["#/definitions/A", "#/type/0/x", "http://127.0.0.1/a", "A"])
+def test_a_reference_that_leads_nowhere_is_named(pointer: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": pointer}}, "required": ["a"]}
+    with pytest.raises(TaskError, match=f"refers to '{pointer}'"):
+        example(schema, schema)

@@ -6,7 +6,8 @@ calls as moves of its agents, and the Score that the program returns.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -129,6 +130,24 @@ class Team:
         self._end.come()
 
 
+def variable(role: str) -> str:
+    """The environment variable with an agent's address."""
+    return "ORCHESTRY_URL_" + re.sub(r"\W", "_", role).upper()
+
+
+def check_roles(task: str, roles: Sequence[str]) -> None:
+    """Raises TaskError for roles that a program could not reach, or not tell apart."""
+    if "v1" in roles:
+        raise TaskError(f"task {task}: v1 names the whole team, so no agent: rename it")
+    named = dict[str, str]()
+    for role in roles:
+        if (other := named.setdefault(variable(role), role)) != role:
+            raise TaskError(
+                f"task {task}: the agents {other} and {role} would both have their address in "
+                f"{variable(role)}: rename one"
+            )
+
+
 class AgentTask(BaseTask[Conversation]):
     """Write `agents`, `problems`, and `play` or `command`; see docs/your-agents.md."""
 
@@ -155,8 +174,7 @@ class AgentTask(BaseTask[Conversation]):
         """Without prompts of our own making: the program has its own."""
         if type(self).play is AgentTask.play and not self.command:
             raise TaskError(f"task {self.name} has no program: write play, or set command")
-        if any(spec.role == "v1" for spec in self.agents):
-            raise TaskError(f"task {self.name}: v1 names the whole team, so no agent: rename it")
+        check_roles(self.name, [spec.role for spec in self.agents])
         for spec in self.agents:
             if spec.tools:
                 raise TaskError(

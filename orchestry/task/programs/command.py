@@ -1,15 +1,14 @@
 """A rollout as a process: a command that finds its addresses, its key and its problem in the
-environment, and prints its reward in its last line, or writes it into a file."""
+environment, and prints its reward last, or writes it into a file."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestry.core.errors import TaskError, reason
 from orchestry.core.types import Problem, Score, utf8
+from orchestry.task.programs.agent_task import variable
 
 if TYPE_CHECKING:
     from orchestry.task.programs.agent_task import AgentTask, Team
@@ -44,9 +44,7 @@ def environ(problem: Problem, team: Team, folder: Path) -> dict[str, str]:
     }
     if len(text.encode()) < _LONGEST:
         own["ORCHESTRY_PROBLEM"] = text
-    for name in ("NO_PROXY", "no_proxy"):  # or a proxy of the user's would be asked
-        own[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
-    urls = {f"ORCHESTRY_URL_{_name(role)}": team.base_url(role) for role in team.roles}
+    urls = {variable(role): team.base_url(role) for role in team.roles}
     return {**os.environ, **own, **urls}
 
 
@@ -64,7 +62,10 @@ def run_command(task: AgentTask, problem: Problem, team: Team) -> Score:
                 f"{last}"
             )
         reward = folder / "reward.json"
-        told = reward.read_text(errors="replace") if reward.exists() else _last_line(printed)
+        if reward.exists():
+            told = reward.read_text(errors="replace")
+        else:
+            told = _reward_line(printed, _wanted(task))
     return _score(task, problem, told)
 
 
@@ -108,11 +109,11 @@ def _kill(group: int) -> None:
 def _score(task: AgentTask, problem: Problem, told: str) -> Score:
     """From {"reward": 0.5}, for a task whose reward has one part, or an object with all parts;
     `feedback` and `tags` if it has some. Raises TaskError."""
-    wanted = [*task.part_weights] if len(task.part_weights) > 1 else ["reward"]
+    wanted = _wanted(task)
     shape = ", ".join(f'"{name}": 0.5' for name in wanted)
     wrong = TaskError(
         f"task {task.name}: the program gave no reward on problem {problem.id}, only "
-        f"{told[:_SHOWN]!r}: print {{{shape}}} as the last line, with numbers from 0 to 1, or "
+        f"{told[:_SHOWN]!r}: print {{{shape}}} as a line of its own, with numbers from 0 to 1, or "
         "write it into the file that ORCHESTRY_REWARD names"
     )
     try:
@@ -140,10 +141,18 @@ def _share(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= 1
 
 
-def _last_line(text: str) -> str:
+def _reward_line(text: str, wanted: Sequence[str]) -> str:
+    """The last line that is an object with any of the reward's names, so that a library may print
+    something behind it; without such a line the last one, which may be a bare number."""
     lines = text.strip().splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(utf8(line))
+            if isinstance(found, Mapping) and not found.keys().isdisjoint(wanted):
+                return line
     return lines[-1] if lines else ""
 
 
-def _name(role: str) -> str:
-    return re.sub(r"\W", "_", role).upper()
+def _wanted(task: AgentTask) -> list[str]:
+    """The names in a program's reward."""
+    return [*task.part_weights] if len(task.part_weights) > 1 else ["reward"]

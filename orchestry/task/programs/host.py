@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from inspect import isawaitable
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ from orchestry.task.programs.responses import RESPONSES
 if TYPE_CHECKING:
     from aiohttp import web
 
+LOOPBACK = "127.0.0.1"
+_NO_PROXY = ("NO_PROXY", "no_proxy")
 KEY_BYTES = 16
 TOO_LONG = "context_length_exceeded: the prompt leaves no room for an answer, so shorten it"
 _TEAM = "v1"
@@ -210,6 +213,46 @@ async def _awaited(found: Any) -> Any:
     return await found
 
 
+@dataclass(slots=True)
+class _Direct:
+    """Keeps the clients in this process from asking a proxy of the user's for this machine, while
+    any host is open."""
+
+    _hosts: int = 0
+    _before: dict[str, str | None] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._hosts += 1
+            if self._hosts == 1:
+                self._set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hosts -= 1
+                if not self._hosts:
+                    self._restore()
+
+    def _set(self) -> None:
+        upper, lower = (os.environ.get(name) for name in _NO_PROXY)
+        self._before = dict(zip(_NO_PROXY, (upper, lower), strict=True))
+        for name, kept in zip(_NO_PROXY, (upper or lower, lower or upper), strict=True):
+            os.environ[name] = f"{kept},{LOOPBACK}" if kept else LOOPBACK
+
+    def _restore(self) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+_direct = _Direct()
+
+
 class Host:
     """The server of one process of a run, and the rollouts that ask it."""
 
@@ -239,11 +282,12 @@ class Host:
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
+            site = web.TCPSite(runner, LOOPBACK, 0)
             await site.start()
             host, port = runner.addresses[0][:2]
             self._address = f"http://{host}:{port}/rollout"
-            yield self
+            with _direct():
+                yield self
         finally:
             for program in self._programs.values():
                 program.close()

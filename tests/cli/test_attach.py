@@ -1,0 +1,67 @@
+"""`orchestry attach`: what it takes, and how it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import CommandLine
+
+PROBLEMS = '{"id": "tea", "prompt": "What is tea?"}'
+MADE = ("app", "--problems", "problems.jsonl")
+
+
+@pytest.fixture
+def problems() -> None:
+    """In the folder where `cli` stands."""
+    Path("problems.jsonl").write_text(PROBLEMS, encoding="utf-8")
+
+
+def test_a_task_is_named_after_the_commands_file(cli: CommandLine, problems: None) -> None:
+    Path("my-app.py").touch()
+    result = cli("attach", *MADE[1:], "--", "python", "my-app.py", "--verbose", "other.py")
+    assert result.code == 0, result
+    text = Path("tasks/my_app/task.py").read_text(encoding="utf-8")
+    assert f"('python', '{Path.cwd() / 'my-app.py'}', '--verbose', 'other.py')" in text
+
+
+@pytest.mark.parametrize(
+    ("agents", "found"),
+    [
+        ("a-b,c,A_b", "a-b and A_b would both have their address in ORCHESTRY_URL_A_B: rename one"),
+        ("writer,v1", "v1 names the whole team"),
+        ("writer,writer", "name each agent once"),
+    ],
+)
+def test_agents_that_a_program_could_not_reach(
+    agents: str, found: str, cli: CommandLine, problems: None
+) -> None:
+    cli("attach", *MADE, "--agents", agents, "--", "python", "app.py").failed(2, found)
+    assert not Path("tasks").exists()
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"id": "tea"}'])
+def test_problems_that_cannot_be_read(text: str | None, cli: CommandLine) -> None:
+    if text is not None:
+        Path("problems.jsonl").write_text(text, encoding="utf-8")
+    cli("attach", *MADE, "--", "python", "app.py").failed(2, "problems.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        ((*MADE, "python", "app.py", "--x"), "There is no `--`"),
+        ((*MADE, "python", "app.py"), "There is no `--`"),
+        (("--", "python", "app.py"), "Missing option '--problems'"),
+        ((*MADE[1:], "--", "./prog"), "NAME is missing"),
+        ((*MADE, "--"), "Missing argument '-- COMMAND'"),
+        ((*MADE, "--x", "--", "python", "app.py"), "No such option: --x"),
+    ],
+)
+def test_a_command_comes_after_two_dashes(
+    args: tuple[str, ...], found: str, cli: CommandLine
+) -> None:
+    result = cli("attach", *args)
+    assert result.code == 2
+    assert f"{found}. The command comes after `--`, as in: orchestry attach my_app" in result.err
