@@ -25,7 +25,7 @@ CHANGES = {
     r"=text_termination\)": "=text_termination, max_turns=4)",
     '"Write a short poem about the fall season."': "PROMPT",
 }
-"""By pattern, six lines in all: for each agent its own model's name, and an end if the critic never
+"""By pattern: for each agent its own model's name, and an end if the critic never
 approves."""
 INFO = {
     "vision": False,
@@ -38,11 +38,11 @@ SHORT, LONG = 20, 60
 """Words: all of the reward for brevity up to the first, none from the second on."""
 
 
-def changed(path: Path) -> str:
-    """The notebook's first two cells, with CHANGES; RuntimeError where one fits nothing."""
+def changed(path: Path, changes: dict[str, str] = CHANGES) -> str:
+    """The notebook's first two cells, with changes; RuntimeError where one fits nothing."""
     cells = [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
     text = "\n".join("".join(cell["source"]) for cell in cells[:2])
-    for old, new in CHANGES.items():
+    for old, new in changes.items():
         text, times = re.subn(old, new, text)
         if not times:
             raise RuntimeError(f"{path} has no {old!r} any more")

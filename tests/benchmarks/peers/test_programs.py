@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -59,3 +60,21 @@ def test_a_game_of_pettingzoo_plays(name: str, tmp_path: Path) -> None:
     assert ends
     assert not any("illegal" in score.tags for score in ends)
     assert others_learn.OTHERS[name].lines < 40
+    moves = [turn for node in run.episodes[0].nodes for turn in node.turns]
+    cut = sum(turn.completion.stop == "length" for turn in moves)
+    said = [f"{cut} of {len(moves)} answers cut off"] if cut else []
+    assert [*others_learn.failed(others_learn.OTHERS[name], run)] == said
+
+
+def test_changed_lines_are_counted(tmp_path: Path) -> None:
+    """In a notebook with the lines that are changed, and one more."""
+    model = 'model_client = OpenAIChat(\n    model="gpt-4o-2024-08-06",\n)\n'
+    first = f'{model}for one in (\n    "primary",\n    model_client=model_client,\n): ...'
+    second = 'Team(text=text_termination)\nrun("Write a short poem about the fall season.")'
+    cells = [{"cell_type": "code", "source": [one]} for one in (first, second)]
+    notebook = tmp_path / "teams.ipynb"
+    notebook.write_text(json.dumps({"cells": [{"cell_type": "markdown"}, *cells]}))
+    assert others_learn.lines_changed(notebook) == 5
+    notebook.write_text(json.dumps({"cells": cells[1:]}))
+    with pytest.raises(RuntimeError, match="any more"):
+        others_learn.lines_changed(notebook)
