@@ -51,11 +51,13 @@ def to_inspect(run: Run | str | Path, file: Path | None = None) -> Path:
 
 def eval_log(run: Run) -> EvalLog:
     """The log as inspect_ai's own type."""
-    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalResults, EvalSpec
+    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalResults, EvalSpec, EvalStats
 
     samples = [one for episode in run.episodes for one in _samples(run, episode)]
     begun = next(event.at for event in run.events if isinstance(event, Opened))
-    config, created = run.config, datetime.fromtimestamp(begun, UTC).isoformat()
+    ended = max(getattr(event, "at", begun) for event in run.events)
+    created, completed = (datetime.fromtimestamp(at, UTC).isoformat() for at in (begun, ended))
+    config = run.config
     problems = list(dict.fromkeys(episode.problem for episode in run.episodes))
     provider: Mapping[str, Any] = config["provider"]
     told: Any = STATUS.get(run.summary.stopped, "error")
@@ -74,6 +76,7 @@ def eval_log(run: Run) -> EvalLog:
             completed_samples=len(samples),
             scores=[_mean(name, samples) for name in _names(samples)],
         ),
+        stats=EvalStats(started_at=created, completed_at=completed),
         samples=samples,
     )
 

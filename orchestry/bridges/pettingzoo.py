@@ -49,6 +49,8 @@ class _Game:
     parallel: bool
     seen: dict[str, Any] = field(default_factory=dict)
     """Of a Parallel game, what its agents see."""
+    infos: dict[str, Any] = field(default_factory=dict)
+    """Of a Parallel game, the `info` beside it."""
     returns: dict[str, float] = field(default_factory=dict)
 
 
@@ -89,6 +91,11 @@ class PettingZooTask(Earning[Played]):
     def parse(self, text: str, observation: Any, agent: str) -> Any:
         """The action that an answer means. Raises ValueError if it means none: the game then ends,
         and earns `low`."""
+
+    def seen(self, observation: Any, info: Mapping[str, Any], agent: str) -> Any:
+        """What `render` and `parse` are given as the observation. Override it for a game that puts
+        something into `info`, such as an action mask."""
+        return observation
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return [
@@ -150,7 +157,7 @@ class PettingZooTask(Earning[Played]):
         game = self._game(replace(state, moves=state.moves[:-1]))
         for agent, text in state.moves[-1]:
             try:
-                self.parse(text, _observed(game, agent), agent)
+                self.parse(text, self._observed(game, agent), agent)
             except ValueError as error:
                 return f"{agent}: {reason(error)}"
         return ""
@@ -179,21 +186,26 @@ class PettingZooTask(Earning[Played]):
         game = _Game(env, parallel=not hasattr(env, "agent_iter"))
         first = env.reset(seed=problem.data["seed"])
         if game.parallel:
-            game.seen = dict(first[0])
+            game.seen, game.infos = map(dict, first)
         game.returns = dict.fromkeys(roles, 0.0)
         return game
 
     def _moved(self, game: _Game, moves: Sequence[Sequence[tuple[str, str]]]) -> _Game:
         """The same game, some stages on."""
         for said in moves:
-            actions = {a: self.parse(text, _observed(game, a), a) for a, text in said}
+            actions = {a: self.parse(text, self._observed(game, a), a) for a, text in said}
             (_all_at_once if game.parallel else _in_turn)(game, actions)
         return game
+
+    def _observed(self, game: _Game, agent: str) -> Any:
+        env, infos = game.env, game.infos if game.parallel else game.env.infos
+        observation = game.seen[agent] if game.parallel else env.observe(agent)
+        return self.seen(observation, infos.get(agent, {}), agent)
 
     def _seen(self, game: _Game) -> _View:
         env = game.env
         acting = tuple(env.agents if game.parallel else env.agents and (env.agent_selection,))
-        told = {agent: self.render(_observed(game, agent), agent) for agent in acting}
+        told = {agent: self.render(self._observed(game, agent), agent) for agent in acting}
         return _View(acting, told, dict(game.returns))
 
     def _lost(self, why: str) -> _View:
@@ -202,7 +214,7 @@ class PettingZooTask(Earning[Played]):
 
 
 def _all_at_once(game: _Game, actions: Mapping[str, Any]) -> None:
-    game.seen, rewards, *_ = game.env.step(actions)
+    game.seen, rewards, *_, game.infos = game.env.step(actions)
     _earn(game, rewards)
 
 
@@ -212,10 +224,6 @@ def _in_turn(game: _Game, actions: Mapping[str, Any]) -> None:
     _earn(game, env.rewards)
     while env.agents and _over(env, env.agent_selection):  # they take no more actions
         env.step(None)
-
-
-def _observed(game: _Game, agent: str) -> Any:
-    return game.seen[agent] if game.parallel else game.env.observe(agent)
 
 
 def _over(env: Any, agent: str) -> bool:

@@ -35,6 +35,7 @@ def test_a_log_has_every_trajectory(tmp_path: Path) -> None:
         for epoch, leaf in enumerate(episode.leaves(), start=1)
     }
     assert log.status == "success"
+    assert log.eval.created == log.stats.started_at < log.stats.completed_at
     assert log.samples is not None
     assert sorted((str(one.id), one.epoch) for one in log.samples) == sorted(leaves)
     for one in log.samples:

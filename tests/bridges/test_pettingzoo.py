@@ -100,6 +100,53 @@ def test_a_parallel_game_moves_all_at_once() -> None:
     assert task.observe(Played(state.problem, state.moves[:1]), "player_0").endswith("showed 2.")
 
 
+class Masked:
+    """Games whose masks stand in `info`."""
+
+    def seen(self, observation: Any, info: Any, agent: str) -> Any:
+        return {"of": agent, **info}
+
+    def render(self, observation: Any, agent: str) -> str:
+        return f"{observation['of']} may {observation['mask']}"
+
+    def parse(self, text: str, observation: Any, agent: str) -> Any:
+        return observation["mask"].index(text)
+
+
+class MaskedTicTacToe(Masked, TicTacToe):
+    def make(self) -> Any:
+        env = super().make()
+        env.unwrapped.infos = infos = {role: {"mask": "012345678"} for role in ROLES}
+        reset = env.unwrapped.reset
+
+        def resetting(*args: Any, **rest: Any) -> None:
+            reset(*args, **rest)
+            env.unwrapped.infos = infos
+
+        env.unwrapped.reset = resetting
+        return env
+
+
+class MaskedRps(Masked, Rps):
+    def make(self) -> Any:
+        env = super().make()
+        reset, step = env.reset, env.step
+        infos = {spec.role: {"mask": "rps"} for spec in self.agents}
+        env.reset = lambda **rest: (reset(**rest)[0], infos)
+        env.step = lambda actions: (*step(actions)[:-1], infos)
+        return env
+
+
+def test_what_a_game_puts_into_info_is_handed_over() -> None:
+    task = MaskedTicTacToe()
+    assert score(task, played(task, iter("03142"))).returns == (1.0, -1.0)
+    both = MaskedRps()
+    state = played(both, itertools.cycle("rs"))
+    assert score(both, state).returns == (15.0, -15.0)
+    told = both.observe(Played(state.problem, state.moves[:1]), "player_1")
+    assert told == "player_1 may rps"
+
+
 def test_states_are_reached_in_any_order() -> None:
     """A search goes back to earlier states, and games are forgotten meanwhile."""
     moves = [*itertools.permutations("0123", 4)]

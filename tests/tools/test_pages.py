@@ -139,7 +139,8 @@ def test_a_command_in_a_sentence_exists_with_its_options(page: str, text: str) -
 
 
 def test_a_path_in_a_sentence_exists() -> None:
-    written = {"tasks/slogan/task.py", "tasks/regex/task.py"}  # by the reader, in an example
+    own = ("slogan", "regex", "my_team")
+    written = {f"tasks/{name}/task.py" for name in own}  # by the reader, in an example
     for page in PAGES:
         paths = set(re.findall(r"`([\w.]+/[\w./]+\.py)`", page.read_text(encoding="utf-8")))
         places = (ROOT, ROOT / "orchestry", page.parent)
@@ -235,6 +236,25 @@ def test_the_example_of_a_program_is_attached_and_played(
         own = re.sub(r"\bpython\b", shlex.quote(sys.executable), line)
         typed(own, capsys, *(["--provider", "fake"] if line.split()[1] == "run" else []))
     run = load_run(tmp_path / "runs" / "first")
+    agents = Counter(t.agent for one in run.episodes for n in one.nodes for t in n.turns)
+    assert agents["writer"] == agents["editor"] == 4 * run.config["search"]["k_samples"]
+    assert all(0 < one.reward <= 1 for one in run.episodes)
+
+
+@pytest.mark.slow
+def test_the_example_of_a_function_is_checked_and_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("openai")
+    examples = examples_of("your-agents.md")
+    path = tmp_path / "tasks" / "my_team" / "task.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(examples["tasks/my_team/task.py"], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for line in examples["function"].splitlines():
+        typed(line, capsys, *(["--provider", "fake"] if line.split()[1] == "run" else []))
+    run = load_run(tmp_path / "runs" / "team")
     agents = Counter(t.agent for one in run.episodes for n in one.nodes for t in n.turns)
     assert agents["writer"] == agents["editor"] == 4 * run.config["search"]["k_samples"]
     assert all(0 < one.reward <= 1 for one in run.episodes)
