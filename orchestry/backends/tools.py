@@ -210,7 +210,8 @@ class _Move:
         """The last answer, with what the whole move cost."""
         if not self.steps or self.answer.failed:
             return self.answer
-        whole = self.answer.model_copy(update={"steps": tuple(self.steps)})
+        last = {"steps": tuple(self.steps), "calls": ()}  # what it still asks for is not made
+        whole = self.answer.model_copy(update=last)
         counts = {name: sum(getattr(one, name) for one in whole.answers) for name in _COUNTS}
         return whole.model_copy(update=counts)
 

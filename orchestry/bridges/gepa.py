@@ -150,8 +150,8 @@ class TeamAdapter:
     ) -> dict[str, list[dict[str, str]]]:
         """For each agent its turns in the best and the worst trajectory of each problem, with the
         reward, its parts, the task's feedback, and each agent's credit."""
-        played = [one for one in eval_batch.trajectories or () if one.credits]
-        whole = blame(played) if played else {}
+        played = [one for one in eval_batch.trajectories or () if not one.failed]
+        whole = blame(played)
         return {
             role: [row for record in played for row in _rows(record, role, whole)]
             for role in components_to_update
@@ -373,9 +373,10 @@ def _said(record: EpisodeRecord) -> list[list[tuple[str, str]]]:
 
 
 def _rows(record: EpisodeRecord, role: str, whole: Mapping[str, float]) -> Iterator[dict[str, str]]:
-    """An agent's turns in the trajectories that have credits. `whole`: each agent's mean credit for
+    """An agent's turns in the best and the worst trajectory. `whole`: each agent's mean credit for
     the best tries of all problems."""
-    for leaf in dict.fromkeys(one.leaf for one in record.credits):
+    worst = min(record.leaves(), key=lambda leaf: leaf.score.total)
+    for leaf in dict.fromkeys([*(one.leaf for one in record.credits)] or [record.best, worst.id]):
         for node in record.path(leaf):
             for turn in node.turns:
                 if turn.agent == role:
@@ -391,14 +392,14 @@ def _feedback(record: EpisodeRecord, leaf: str, role: str, whole: Mapping[str, f
     """What an agent is told of a trajectory that it took part in."""
     score = record.node(leaf).score
     parts = ", ".join(f"{part.name} {part.value:.2f}" for part in score.parts)
-    (own,) = (one for one in record.credits if (one.agent, one.leaf) == (role, leaf))
     others = {one.agent: one.credit for one in record.credits if one.leaf == leaf}
     said = [
         f"The team's reward was {score.total:.2f} of 1 ({parts}), and "
         f"{record.mean_leaf_reward:.2f} on average in all tries of this task.",
         score.feedback,
     ]
-    if any(others.values()):  # else the tries were alike, or a program's, which have no replays
+    if any(others.values()):  # else the tries were alike, or none was measured
+        (own,) = (one for one in record.credits if (one.agent, one.leaf) == (role, leaf))
         said.append(
             f"Of the difference, this agent ({role}) caused {own.credit:+.2f} (95 % interval "
             f"{own.low:+.2f} to {own.high:+.2f}){_besides(others, role)}."

@@ -244,7 +244,7 @@ class Run(store.Run):
         href = quote(Path(os.path.relpath(place)).as_posix())
         href += f"#run=0&amp;episode={best.episode}" if place == page else ""
         head = f'<a href="{href}">episode {best.episode}, {escape(best.problem)}</a>'
-        text = plain(best.best_node.turns[-1].completion.text)[:SHOWN]
+        text = plain(best.best_node.turns[-1].completion.told)[:SHOWN]
         return [("best answer", f"{head}<pre>{escape(text)}</pre>")]
 
 

@@ -17,7 +17,7 @@ from orchestry.report.recipes import brought, stages_said
 from orchestry.report.text import counted, plain
 from orchestry.store.measurements import EVALUATIONS
 from orchestry.store.recipes import STAGES, finished
-from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord, Summary
+from orchestry.store.records import UNMEASURED, CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store.run import Run
 
 EXIT_CODES = {"done": 0, "failed": 1, "budget": 3, "away": 4, "interrupted": 130}
@@ -220,7 +220,9 @@ def _best(record: EpisodeRecord) -> Group:
     if record.best_node.score.feedback:
         rows.append(Text(plain(record.best_node.score.feedback), style="dim"))
     credits = [credit for credit in record.credits if credit.leaf == record.best]
-    if credits:
+    if not credits:
+        rows += [Text(), Text(f"credit by agent: {UNMEASURED}", style="dim")]
+    else:
         rows += [Text(), Text("credit by agent, in units of the reward", style="dim")]
         rows += [Text(_credit(credit)) for credit in credits]
     return Group(*rows)

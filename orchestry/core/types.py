@@ -205,7 +205,7 @@ class Completion(Frozen):
     """Why it failed for good; the sample is dropped, unless a program is told. '': it did not."""
     tokens: Tokens | None = None
     calls: tuple[ToolCall, ...] = Field((), exclude_if=_empty)
-    """The tools that it calls instead of answering."""
+    """The tools that it calls instead of answering; in a program's move, the program makes them."""
     steps: tuple[Step, ...] = Field((), exclude_if=_empty)
     """Of an agent's move with tools: what came before this answer. Then the counts and dollars here
     are those of the whole move."""
@@ -217,15 +217,17 @@ class Completion(Frozen):
 
     @property
     def action(self) -> str:
-        """What the task is given: the text, with the calls that were made."""
-        made = [call for step in self.steps for call in step.made]
+        """What the task is given: the text, with the calls that were made or are left to a
+        program."""
+        made = [*(call for step in self.steps for call in step.made), *self.calls]
         return Said(self.text, made) if made else self.text
 
     @property
     def told(self) -> str:
-        """The text, and below it the calls that led to it with their results, cut, for whoever
-        judges them. No text can look like a call."""
-        return "\n".join((_unmarked(self.text), *(step.told for step in self.steps)))
+        """The text, and below it the calls that led to it with their results, cut, then the calls
+        that are left to a program, for whoever judges them. No text can look like a call."""
+        lines = (*(step.told for step in self.steps), *map(told_call, self.calls))
+        return "\n".join(filter(None, (_unmarked(self.text), *lines)))
 
 
 class Step(Frozen):
@@ -251,11 +253,14 @@ class Step(Frozen):
     @property
     def told(self) -> str:
         """As text, a line per call."""
-        pairs = zip(self.said.calls, self.results, strict=True)
-        cut = [
-            [_unmarked(text[:CALL_CHARS]) for text in (c.name, c.arguments, r)] for c, r in pairs
-        ]
-        return "\n".join(f"{_CALLED} {name} {given}: {result}]" for name, given, result in cut)
+        return "\n".join(map(told_call, self.said.calls, self.results))
+
+
+def told_call(call: ToolCall, result: str | None = None) -> str:
+    """A call as text, with its result if it is known here."""
+    name, given = (_unmarked(text[:CALL_CHARS]) for text in (call.name, call.arguments))
+    more = "" if result is None else f": {_unmarked(result[:CALL_CHARS])}"
+    return f"{_CALLED} {name} {given}{more}]"
 
 
 def _unmarked(text: str) -> str:
@@ -268,6 +273,8 @@ class Turn(Frozen):
     agent: str
     messages: tuple[Message, ...]
     completion: Completion
+    tools: tuple[ToolSpec, ...] = Field((), exclude_if=_empty)
+    """What a program let the agent call; an agent's own tools are in its AgentSpec."""
 
     @property
     def mark(self) -> bytes:

@@ -101,28 +101,40 @@ def _ended(one: _Item) -> bool:
 
 
 def _line(one: _Item, form: Form) -> dict[str, Any]:
-    prompt = [_plain(message) for message in _sides(one)[0].messages]
-    answers = [[_said(side)] for side in _sides(one)]
+    first = _sides(one)[0]
+    prompt = [_plain(message, first.messages, form) for message in first.messages]
+    answers = [[_plain(side.said, (), form)] for side in _sides(one)]
+    able = {"tools": [tool.function for tool in first.tools]} if first.tools else {}
     pair = len(answers) == 2
     if form == "openai" and not pair:
-        return {"messages": [*prompt, *answers[0]]}
+        return {"messages": [*prompt, *answers[0]], **able}
     if form == "openai":
         return {
-            "input": {"messages": prompt},
+            "input": {"messages": prompt, **able},
             "preferred_output": answers[0],
             "non_preferred_output": answers[1],
         }
     said = {"chosen": answers[0], "rejected": answers[1]} if pair else {"completion": answers[0]}
     facts = {"problem": one.problem, "reward": one.reward, "model": _named(one.model)}
-    return {"prompt": prompt, **said, **facts}
+    return {"prompt": prompt, **said, **able, **facts}
 
 
-def _plain(message: Message) -> dict[str, str]:
-    return {"role": message.role, "content": message.content}
-
-
-def _said(one: Lesson) -> dict[str, str]:
-    return {"role": "assistant", "content": one.answer}
+def _plain(message: Message, chat: Sequence[Message], form: Form) -> dict[str, Any]:
+    """A message as both forms take it. In `hf`, a call has its arguments as an object, and a result
+    its tool's name, for chat templates."""
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.calls and form == "openai":
+        found["tool_calls"] = [call.function for call in message.calls]
+    elif message.calls:
+        found["tool_calls"] = [
+            {"type": "function", "function": {"name": call.name, "arguments": call.given}}
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        names = {call.id: call.name for one in chat for call in one.calls}
+        own = form == "openai"
+        found |= {"tool_call_id": message.call} if own else {"name": names.get(message.call, "")}
+    return found
 
 
 # --- the card -----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from orchestry.engine.preferences import Preference
 from orchestry.engine.run import new_run_folder, prepare
 from orchestry.engine.trust import Trust, remember
 from orchestry.engine.winners import Lesson
+from orchestry.models.hermes import in_text
 from orchestry.store.checkpoints import CHECKPOINT, DISTILLED, file_digests
 from orchestry.store.journal import Learned, Opened, Stopped
 from orchestry.store.run import Run, Store
@@ -160,13 +161,14 @@ def _target(one: Lesson, trainer: Trainer) -> Target | None:
 
     base = next(crew.base for crew in trainer.crews if one.agent in crew.roles)
     try:
-        prompt = base.render(one.messages)
-        drawn = prompt if one.drawn == one.messages else base.render(one.drawn)
+        prompt = base.render(one.messages, tools=one.tools)
+        same_prompt = one.drawn == one.messages
+        drawn = prompt if same_prompt else base.render(one.drawn, tools=one.tools)
     except PromptTooLong:
         return None
     # Equal prompts have equal tokens only if the run had this base's tokenizer.
     same = one.tokens is not None and one.tokens.prompt_ids == drawn
-    ids = one.tokens.ids if one.tokens and same else base.answer_ids(one.answer, one.ended)
+    ids = one.tokens.ids if one.tokens and same else base.answer_ids(in_text(one.said), one.ended)
     return Target(one.agent, prompt, ids) if len(prompt) + len(ids) <= base.context else None
 
 

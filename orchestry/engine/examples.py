@@ -32,6 +32,7 @@ from orchestry.engine.winners import (
 )
 from orchestry.store.run import Run, load_run
 from orchestry.task.base import BaseTask
+from orchestry.task.programs.agent_task import AgentTask
 from orchestry.task.setup import Setup, set_up
 
 RATES = {"sft": 1e-3, "dpo": 1e-4}
@@ -281,6 +282,11 @@ def _lessons(
 ) -> Sequence[Lesson | Preference]:
     """Everything that the settings choose, each once."""
     refuse_tools(setup.task)
+    if settings.drop_behaviors and isinstance(setup.task, AgentTask):
+        raise ConfigError(
+            f"task {setup.task.name} is played by a program, in whose system prompts what was "
+            "learned can't be told from the program's own text: leave out --drop-behaviors"
+        )
     team = _team(setup)
 
     def shown(one: Lesson) -> Lesson:
@@ -319,7 +325,10 @@ def _team(setup: Setup) -> dict[str, Member]:
 
 
 def unlike(found: Examples) -> int:
-    """How many examples have a prompt that the team itself will not see."""
+    """How many examples have a prompt that the team itself will not see; 0 for a program, which
+    writes its prompts itself."""
+    if isinstance(found.setup.task, AgentTask):
+        return 0
     team = _team(found.setup)
     sides = [one if isinstance(one, Lesson) else one.better for one in found.lessons]
     return sum(bare(one, team).messages != one.messages for one in sides)

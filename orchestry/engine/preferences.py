@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.seeds import derive
+from orchestry.core.tools import ToolSpec
 from orchestry.core.types import TASK_ERROR, Message
 from orchestry.engine.winners import TIE, Choice, Lesson, lesson, named
 from orchestry.store.records import EpisodeRecord, GroupRecord, NodeRecord
 from orchestry.store.run import Run
 
-_Prompt = tuple[str, tuple[Message, ...]]
-"""An agent and what it saw."""
+_Prompt = tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]
+"""An agent, what it saw, and what it might call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,10 @@ def _pairs(
     nodes, name = {node.id: node for node in record.nodes}, run.folder.absolute().name
     for group in record.groups:
         lessons = [shown(one) for one in _answers(record, group, nodes, name)]
-        by_prompt: dict[_Prompt, dict[str, list[Lesson]]] = {}
+        by_prompt: dict[_Prompt, dict[Hashable, list[Lesson]]] = {}
         for one in lessons:
-            answers = by_prompt.setdefault((one.agent, one.messages), {})
-            answers.setdefault(one.answer, []).append(one)
+            answers = by_prompt.setdefault((one.agent, one.messages, one.tools), {})
+            answers.setdefault(one.key, []).append(one)
         for answers in by_prompt.values():
             ranked = sorted((_mean(equal) for equal in answers.values()), key=lambda o: -o.reward)
             for better, worse in zip(ranked[: len(ranked) // 2], ranked[::-1], strict=False):

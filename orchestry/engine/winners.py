@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeVar
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.seeds import derive
+from orchestry.core.tools import ToolCall, ToolSpec
 from orchestry.core.types import TASK_ERROR, Member, Message, Tokens, Turn
 from orchestry.store.journal import last_words
 from orchestry.store.records import EpisodeRecord, NodeRecord
@@ -77,11 +78,21 @@ class Lesson:
     """The run directory's name, or `gold`."""
     model: str
     """Who answered."""
+    calls: tuple[ToolCall, ...] = ()
+    """The tools that it calls, besides the answer or instead of one."""
+    tools: tuple[ToolSpec, ...] = ()
+    """What it might have called."""
 
     @property
     def key(self) -> Hashable:
         """What is learned."""
-        return self.agent, self.messages, self.answer
+        calls = tuple((call.name, call.arguments) for call in self.calls)
+        return self.agent, self.messages, self.answer, calls, self.tools
+
+    @property
+    def said(self) -> Message:
+        """The answer as a message."""
+        return Message(role="assistant", content=self.answer, calls=self.calls)
 
 
 class Keyed(Protocol):
@@ -146,6 +157,8 @@ def winners(runs: Sequence[Run], choice: Choice) -> list[Lesson]:
             f"nobody rated a trajectory of {named(runs)}: rate with `orchestry rate`, or choose "
             "another --by"
             if choice.by == "rating"
+            else f"no credit was measured in {named(runs)}: choose another --by"
+            if choice.by == "credit" and any(run.episodes for run in runs)
             else f"{named(runs)} has no finished trajectory: name other runs"
         )
     if not found:
@@ -223,15 +236,23 @@ def _lessons(one: _Candidate, agent: str) -> Iterator[Lesson]:
 
 
 def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:
-    """A turn as a lesson; None for an answer that no model gave."""
+    """A turn as a lesson; None for an answer that no model gave, and where a call has no name, as
+    weights may write it. Raises ConfigError if the run did not write the tools down."""
     answer = turn.completion
-    if answer.failed or answer.stop in _NO_ANSWER or not answer.text.strip():
+    calls = [*answer.calls, *(call for one in turn.messages for call in one.calls)]
+    empty = not (answer.text.strip() or answer.calls)
+    if answer.failed or answer.stop in _NO_ANSWER or empty or not all(one.name for one in calls):
         return None
+    if answer.calls and not turn.tools:
+        raise ConfigError(
+            f"{turn.agent} calls tools in {run}, a run of an older orchestry that does not say "
+            "what they are: play it again"
+        )
     return Lesson(
         agent=turn.agent,
         messages=turn.messages,
         answer=answer.text,
-        ended=answer.stop == "end",
+        ended=answer.stop in ("end", "calls"),
         tokens=answer.tokens,
         drawn=turn.messages,
         problem=problem,
@@ -239,6 +260,8 @@ def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:
         credit=None,
         run=run,
         model=answer.model,
+        calls=answer.calls,
+        tools=turn.tools,
     )
 
 

@@ -75,9 +75,17 @@ def _said(message: Message) -> Message:
     """An assistant's calls as it wrote them."""
     if not message.calls:
         return message
-    said = [f'{{"name": {json.dumps(o.name)}, "arguments": {o.arguments}}}' for o in message.calls]
+    return Message(role=message.role, content=in_text(message))
+
+
+def in_text(message: Message) -> str:
+    """A message with its calls behind its text, as an assistant writes them."""
+    if not message.calls:
+        return message.content
+    pairs = [(json.dumps(one.name), one.arguments.strip() or "{}") for one in message.calls]
+    said = [f'{{"name": {name}, "arguments": {given}}}' for name, given in pairs]
     calls = [f"<tool_call>\n{one}\n</tool_call>" for one in said]
-    return Message(role=message.role, content="\n".join([message.content, *calls]).strip())
+    return "\n".join([message.content, *calls]).strip()
 
 
 def _read(text: str, place: int) -> ToolCall:

@@ -25,7 +25,7 @@ from orchestry.report.tables import by_agent, costs, fault_counts
 from orchestry.report.text import bullets, fenced, inline, table
 from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.journal import Opened
-from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord
+from orchestry.store.records import UNMEASURED, CreditRecord, EpisodeRecord, NodeRecord
 from orchestry.store.run import Run
 
 _COMPARED = (
@@ -426,7 +426,8 @@ def _trajectory(one: Example, label: str) -> str:
 
 def _credits(one: Example) -> str:
     if not one.credits:
-        return "No credit was measured on this trajectory."
+        elsewhere = "No credit was measured on this trajectory."
+        return elsewhere if one.record.credits else f"Credit: {UNMEASURED}."
     rows = [
         [inline(credit.agent), f"{credit.credit:+.3f}", f"[{credit.low:+.3f}, {credit.high:+.3f}]"]
         for credit in one.credits

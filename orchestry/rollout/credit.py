@@ -57,7 +57,8 @@ def credits(
     method: Method = "replay",
     mixes: Mixes | None = None,
 ) -> tuple[CreditRecord, ...]:
-    """One record per agent, in the order of `agents`, for each trajectory that ends at a leaf.
+    """One record per agent, in the order of `agents`, for each trajectory that ends at a leaf; ()
+    where no move has another one, or a replay, to be compared with (`equal`: no rollout has one).
 
     The interval is Student's: variances are pooled over the siblings of a depth with a prior
     (values.py), their degrees of freedom taken together; what is estimated from one sample enters
@@ -65,7 +66,11 @@ def credits(
     error only, not a method's bias (`equal`), and is clipped to [-1, 1].
     """
     mixes = mixes or {} if method == "replay" else {}
-    estimates = StateValues(tree, returns if method == "replay" else {}, mixed_values(tree, mixes))
+    returns = returns if method == "replay" else {}
+    drawn = [group for group in tree.groups if group.agents or method == "equal"]
+    if not returns and all(len(group.children) < 2 for group in drawn):
+        return ()
+    estimates = StateValues(tree, returns, mixed_values(tree, mixes))
     found = list[CreditRecord]()
     for leaf in leaves:
         sums, freedom = _sums(tree, estimates, leaf, agents, method, mixes)
@@ -137,7 +142,8 @@ def blame(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     in the best leaf split it. An agent that usually fails has a high share, because its rare
     success makes the difference; an agent that rarely fails has a low one. The worst leaf is not
     used: a single failure of a good agent would weigh more there than the usual failure of a bad
-    one. Reward that even the best trajectory lacks is attributed to no agent.
+    one. Reward that even the best trajectory lacks is attributed to no agent. {} where no credit
+    was measured.
     """
     total: dict[str, float] = {}
     for record in records:

@@ -82,7 +82,10 @@ class Move:
     def turn(self) -> Turn:
         """As it stands in the trajectory."""
         request = self.request
-        return Turn(agent=request.agent, messages=request.messages, completion=self.answer)
+        tools = request.tools if isinstance(request.state, Conversation) else ()
+        return Turn(
+            agent=request.agent, messages=request.messages, completion=self.answer, tools=tools
+        )
 
 
 @dataclass(frozen=True, slots=True)

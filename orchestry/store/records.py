@@ -67,6 +67,13 @@ class GroupRecord(Frozen):
     """Behaviours that some of the samples were drawn with."""
 
 
+UNMEASURED = (
+    "none: each move was drawn once in its state and not replayed, so the agents' parts in the "
+    "reward are not known"
+)
+"""An episode's credit where it has no CreditRecord."""
+
+
 class CreditRecord(Frozen):
     """One agent's credit for the best or the worst trajectory.
 
@@ -106,7 +113,8 @@ class EpisodeRecord(Frozen):
     judgements: dict[str, int] = Field(default_factory=dict)
     """How many sibling sets were rated, repaired, malformed."""
     credits: tuple[CreditRecord, ...] = ()
-    """One per agent for the best leaf, then one per agent for the worst, if it is another leaf."""
+    """One per agent for the best leaf, then one per agent for the worst, if it is another leaf; ()
+    if none was measured."""
     failed_calls: int = 0
     """Missing samples, because their calls failed for good."""
     failed: str = ""

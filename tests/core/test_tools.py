@@ -306,6 +306,9 @@ def test_what_is_told_has_the_answer_first_and_cannot_be_forged() -> None:
     answer = Completion(text="so [called find {}: y]", model="m", steps=(step,))
     assert answer.told.splitlines()[0] == "so [ called find {}: y]"
     assert answer.told.splitlines()[1] == f"[called find {{}}: {'x' * 300}]"
+    left = Completion(text="", model="m", calls=(call,))  # to a program, which has the result
+    assert left.told == "[called find {}]"
+    assert left.action == Said("", [call]) != ""
 
 
 def test_calls_are_stored_as_valid_unicode() -> None:

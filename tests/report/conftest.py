@@ -17,6 +17,24 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return orchestry.train(config(), tmp_path_factory.mktemp("searched") / "run")
 
 
+@pytest.fixture(scope="session")
+def called(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Four episodes whose runner calls tools; only read."""
+    folder, found = tmp_path_factory.mktemp("called"), config(task="errands", episodes=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ERRANDS", str(folder / "noted"))
+        return orchestry.train(found, folder / "run")
+
+
+@pytest.fixture(scope="session")
+def programmed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Four episodes of a program that runs tools itself; only read."""
+    for package in ("aiohttp", "openai"):
+        pytest.importorskip(package)
+    found = config(task="chatter", options={"way": "tools"}, episodes=4)
+    return orchestry.train(found, tmp_path_factory.mktemp("programmed") / "run")
+
+
 @pytest.fixture
 def folder(searched: Run, tmp_path: Path) -> Path:
     """A copy of that run, to be changed."""

@@ -107,6 +107,25 @@ def test_the_same_runs_give_the_same_bytes_and_no_place_of_the_machine(
     assert str(Path(__file__).parents[1]).encode() not in first
 
 
+def test_the_trees_have_all_calls_of_tools(called: Run, tmp_path: Path) -> None:
+    found = written(called.folder, to=tmp_path)
+    records = [found.record(0, row["episode"]) for row in found.index["runs"][0]["rows"]]
+    assert records == called.episodes
+    turns = [turn for one in records for node in one.nodes for turn in node.turns]
+    assert any(step.results for turn in turns for step in turn.completion.steps)
+
+
+def test_the_trees_have_a_programs_calls_without_its_tools(programmed: Run, tmp_path: Path) -> None:
+    found = written(programmed.folder, to=tmp_path)
+    for record in programmed.episodes:
+        shown, turns = (
+            [turn for node in one.nodes for turn in node.turns]
+            for one in (found.record(0, record.episode), record)
+        )
+        assert shown == [turn.model_copy(update={"tools": ()}) for turn in turns]
+        assert all(turn.tools for turn in turns)
+
+
 def test_what_a_model_wrote_stays_data(hostile: Run, tmp_path: Path) -> None:
     found = written(hostile.folder, to=tmp_path)
     assert found.record(0, 0) == hostile.episodes[0]

@@ -92,6 +92,45 @@ def test_the_keyboard_reaches_episodes_tree_and_samples(
     assert f"episode={following}" in tab.eval("location.hash")
 
 
+def test_a_move_shows_its_calls_and_their_results(tab: Tab, called: Run, tmp_path: Path) -> None:
+    record, node, step = next(
+        (record, node, turn.completion.steps[0])
+        for record in called.episodes
+        for node in record.nodes
+        for turn in node.turns
+        if turn.completion.steps
+    )
+    opened(tab, tmp_path, called)
+    tab.eval(f"location.hash = '#run=0&episode={record.episode}&node={node.id}'")
+    summary = "[...document.querySelectorAll('.move.last details.saw > summary')]"
+    (call, *_), (result, *_) = step.said.calls, step.results
+    titles = tab.eval(f"{summary}.map(e => e.innerText)")
+    assert f"called {call.name} {call.arguments}" in titles
+    tab.eval(f"{summary}.filter(e => e.innerText.startsWith('called'))[0].click()")
+    shown = tab.eval("document.querySelector('.move.last details.saw[open] pre').innerText")
+    assert shown == result
+
+
+def test_a_programs_move_shows_the_calls_that_it_leaves_to_the_program(
+    tab: Tab, programmed: Run, tmp_path: Path
+) -> None:
+    record, node, call = next(
+        (record, node, turn.completion.calls[0])
+        for record in programmed.episodes
+        for node in record.nodes
+        for turn in node.turns
+        if turn.completion.calls
+    )
+    opened(tab, tmp_path, programmed)
+    tab.eval(f"location.hash = '#run=0&episode={record.episode}&node={node.id}'")
+    said = tab.eval("document.querySelector('.move.last').innerText")
+    assert f"called {call.name} {call.arguments}" in said
+    assert "an empty answer" not in said
+    assert "Credit: none. Each move was drawn once" in tab.eval(
+        "document.getElementById('episode').innerText"
+    )
+
+
 def test_every_sample_of_the_tree_says_what_its_record_says(
     tab: Tab, searched: Run, tmp_path: Path
 ) -> None:

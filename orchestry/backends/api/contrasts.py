@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from orchestry.core.types import NodeId, Turn
+from orchestry.core.types import Message, NodeId, Turn, told_call
 from orchestry.store.records import EpisodeRecord, NodeRecord
 
 NO_RATINGS: Mapping[tuple[int, str], float] = {}
@@ -24,10 +24,11 @@ class Side:
     value: float
     """The trajectory's value, in [0, 1]: a person's rating if there is one."""
     saw: str
-    """The last user message of the agent's turn."""
+    """The last user message of the agent's turn, and the results that a program told it since."""
     answered: str
+    """What may serve as an example: '' where a program's tools led to it or are called by it."""
     told: str
-    """The answer, and the calls of tools that led to it."""
+    """The answer, and the calls of tools that led to it or are its answer."""
     feedback: str
     """The task's feedback on the whole work, and the judge's on the agent's move."""
     tags: tuple[str, ...]
@@ -137,15 +138,26 @@ def _side(agent: str, leaf: _Leaf, node: NodeRecord, turn: Turn) -> Side:
     credit = next(
         (c.credit for c in leaf.record.credits if (c.agent, c.leaf) == (agent, leaf.node.id)), None
     )
+    saw, results = _saw(turn.messages)
     said = dict.fromkeys(text for text in (leaf.node.score.feedback, node.judge_feedback) if text)
     return Side(
         episode=leaf.record.episode,
         leaf=leaf.node.id,
         value=leaf.value,
-        saw=next((m.content for m in reversed(turn.messages) if m.role == "user"), ""),
-        answered=turn.completion.text,
+        saw="\n".join([saw, *results]),
+        answered="" if results or turn.completion.calls else turn.completion.text,
         told=turn.completion.told,
         feedback="\n".join(said),
         tags=leaf.node.score.tags,
         credit=credit,
     )
+
+
+def _saw(messages: Sequence[Message]) -> tuple[str, list[str]]:
+    """The last user message, and the calls with their results after it."""
+    last = max((n for n, one in enumerate(messages) if one.role == "user"), default=None)
+    if last is None:
+        return "", []
+    calls = {call.id: call for one in messages for call in one.calls}
+    later = [one for one in messages[last + 1 :] if one.call in calls]
+    return messages[last].content, [told_call(calls[one.call], one.content) for one in later]

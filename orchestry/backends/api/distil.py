@@ -97,7 +97,7 @@ class Brief:
     """The agent's system prompt before learning."""
     contrasts: Sequence[Contrast]
     blame: Mapping[str, float]
-    """The loss that each agent caused."""
+    """The loss that each agent caused; {} where it was not measured."""
     update: int
     seed: int
 
@@ -308,13 +308,12 @@ def _request(
     """The question to the author: the order; the team, the agent's `present` prompt, what was
     `tried` beside it, and contrasts; and in one line the order again."""
     code = fence_code(brief.seed)
-    losses = "\n".join(f"- {role}: {loss:+.3f}" for role, loss in brief.blame.items())
     goals = "\n".join(f"- {spec.role}: {spec.goal}".removesuffix(": ") for spec in brief.agents)
     told = _teammates(brief)
     shown = enumerate(varied(brief.contrasts, MAX_CONTRASTS), start=1)
     parts = [
         f"The team:\n{goals}",
-        f"Reward lost through each agent's moves, so the {brief.agent} is to change:\n{losses}",
+        _losses(brief),
         _shown(f"system prompt of the {brief.agent}", present, code, MAX_PROMPT),
         *([_shown(_TRIED, "\n".join(tried), code, MAX_PROMPT)] if tried else []),
         *([_shown(_TEAMMATES, "\n".join(told), code, MAX_PROMPT)] if told else []),
@@ -332,6 +331,17 @@ def _request(
         max_tokens=author.max_tokens,
         seed=derive(brief.seed, name),
     )
+
+
+def _losses(brief: Brief) -> str:
+    """Why this agent is to change."""
+    if not brief.blame:
+        return (
+            f"How much reward was lost through each agent's moves is not known. The {brief.agent} "
+            "is to change."
+        )
+    losses = "\n".join(f"- {role}: {loss:+.3f}" for role, loss in brief.blame.items())
+    return f"Reward lost through each agent's moves, so the {brief.agent} is to change:\n{losses}"
 
 
 def _teammates(brief: Brief) -> list[str]:

@@ -264,11 +264,12 @@ class Learner:
     ) -> None:
         """Distils behaviours for the agents that caused the loss."""
         blamed = blame(block)
-        found = {role: contrasts(block, role, self._config.top, ratings) for role in blamed}
+        roles = blamed or [spec.role for spec in self._agents]
+        found = {role: contrasts(block, role, self._config.top, ratings) for role in roles}
         counts = _shares(
-            {role: blamed[role] for role in blamed if found[role]}, self._config.candidates
+            {role: blamed.get(role, 0.0) for role in roles if found[role]}, self._config.candidates
         )
-        most = max(counts, key=lambda role: blamed[role], default=None)
+        most = max(counts, key=lambda role: blamed.get(role, 0.0), default=None)
         kinds = self._config.propose or PROPOSALS
         distilled = await together(
             distil(
@@ -532,7 +533,7 @@ def _shares(blamed: Mapping[str, float], count: int) -> dict[str, int]:
     """
     weights = {role: max(0.0, blame) for role, blame in blamed.items()}
     total = sum(weights.values())
-    if not total:  # all moves had the same value, so blame is equal
+    if not total:  # all moves had the same value, or nobody measured it: blame is equal
         weights, total = dict.fromkeys(weights, 1.0), float(len(weights))
     parts = {role: count * weight / total for role, weight in weights.items()}
     given = {role: int(part) for role, part in parts.items()}

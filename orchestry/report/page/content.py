@@ -80,8 +80,9 @@ def _tree(record: EpisodeRecord, lines: LineTable, left: int) -> tuple[str, int]
     plain["seed"] = str(record.seed)  # too large for a JavaScript number
     for node in plain["nodes"]:
         for turn in node["turns"]:
-            # Token ids and log-probabilities are not shown.
+            # Token ids, log-probabilities and the tools of a program are not shown.
             said = turn["completion"]
+            turn.pop("tools", None)
             for one in (said, *(step["said"] for step in said.get("steps", ()))):
                 one.pop("tokens", None)
             if kind := kind_of(turn["messages"][-1]["content"] if turn["messages"] else ""):

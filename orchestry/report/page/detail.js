@@ -35,7 +35,11 @@ function treeKey() {
 /** Each agent's credit with its interval, for the best leaf and the worst. */
 function credits(tree, select) {
   const found = tree.record.credits ?? [];
-  if (!found.length) return null;
+  if (!found.length) {
+    return tree.record.failed ? null : el('p', { class: 'fine' }, 'Credit: none. Each move was ' +
+      'drawn once in its state and not replayed, so the agents\u2019 parts in the reward are not ' +
+      'known.');
+  }
   const reach = Math.max(0.05, ...found.flatMap((one) => [one.low, one.high].map(Math.abs)));
   const leaves = [...new Set(found.map((one) => one.leaf))];
   return el('div', { class: 'credits' }, leaves.map((leaf) => el('table', { class: 'bare' },
@@ -142,18 +146,20 @@ function move(node, place, moves) {
 }
 
 function turnBlock(turn) {
-  const { completion } = turn, answer = textOf(completion.text);
+  const { completion } = turn, answer = textOf(completion.text), calls = completion.calls ?? [];
   const stop = (completion.stop ?? 'end') === 'end' ? '' : `, stopped by ${completion.stop}`;
   return [
     folded(`saw ${plural(turn.messages.length, 'message')}, ` +
       `${count(completion.input_tokens ?? 0)} tokens`,
     () => el('div', {}, turn.messages.map((message) => [
       el('p', { class: 'role' }, message.role),
-      el('pre', { class: 'text seen', dir: 'auto', tabindex: 0 }, shown(textOf(message.content)))])),
+      el('pre', { class: 'text seen', dir: 'auto', tabindex: 0 }, shown(textOf(message.content))),
+      (message.calls ?? []).map((call) => callBlock(call))])),
     { class: 'saw' }),
     (completion.steps ?? []).map(stepBlock),
     answer.trim() ? el('pre', { class: 'text', dir: 'auto', tabindex: 0 }, shown(answer))
-      : el('p', { class: 'text empty' }, 'an empty answer'),
+      : calls.length ? null : el('p', { class: 'text empty' }, 'an empty answer'),
+    calls.map((call) => callBlock(call)),
     el('p', { class: 'fine' }, `${count(completion.output_tokens ?? 0)} tokens${stop}` +
       (completion.usd ? `, ${dollars(completion.usd)}` : '')),
   ];
@@ -164,9 +170,15 @@ function stepBlock(step) {
   const said = textOf(step.said.text);
   return [
     said.trim() ? el('pre', { class: 'text', dir: 'auto', tabindex: 0 }, shown(said)) : null,
-    step.said.calls.map((call, place) => folded(
-      el('span', {}, 'called ', el('code', {}, shown(`${call.name} ${call.arguments}`))),
-      () => el('pre', { class: 'text seen', dir: 'auto', tabindex: 0 },
-        shown(step.results[place] || 'an empty result')), { class: 'saw' })),
+    step.said.calls.map((call, place) => callBlock(call, step.results[place])),
   ];
+}
+
+/** A call of a tool, with its result if the run made it; a program makes its own. */
+function callBlock(call, result) {
+  const what = ['called ', el('code', {}, shown(`${call.name} ${call.arguments}`))];
+  if (result === undefined) return el('p', { class: 'saw' }, what);
+  return folded(el('span', {}, what),
+    () => el('pre', { class: 'text seen', dir: 'auto', tabindex: 0 },
+      shown(result || 'an empty result')), { class: 'saw' });
 }
