@@ -27,7 +27,10 @@ def outside() -> list[str]:
     """Files besides those in docs/ that the site holds, as paths in the repository."""
     readmes = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tasks/*/README.md"))
     notebooks = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb"))
-    return [*readmes, *notebooks, "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+    code = ROOT.glob("benchmarks/peers/programs/*.py")
+    programs = sorted(path.relative_to(ROOT).as_posix() for path in code)
+    more = ["CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+    return [*readmes, *notebooks, *programs, *more]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

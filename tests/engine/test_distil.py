@@ -434,3 +434,25 @@ def test_what_would_be_ignored_is_refused(finished: Run, tmp_path: Path) -> None
         distil([finished], tmp_path / "full")
     with pytest.raises(ConfigError, match="file takes no new folder"):
         distil([finished], tmp_path / "full" / "file" / "out")
+
+
+def test_calls_of_a_programs_tools_are_learned_as_weights_write_them(
+    model: str, tmp_path: Path
+) -> None:
+    """To the prompt that shows the tools, as a local run with these weights would."""
+    for package in ("aiohttp", "openai"):
+        pytest.importorskip(package)
+    sets = ["task=chatter", f"task_path=[{WORDS}]", "provider.name=fake", "options.way=tools"]
+    run = orchestry.train(resolve([], [*sets, "episodes=2"], {}), tmp_path / "run")
+    found = examples([run], config={**SMALL, "provider": {"model": model}}, top=1.0, held_out=0.0)
+    made = trainer_of(found)
+    base = made.crews[0].base
+    learned = targets(found, made)
+    called = [one for one in zip(lessons(found), learned, strict=True) if one[0].calls]
+    assert called
+    for lesson, target in called:
+        (call,) = lesson.calls
+        assert target.prompt_ids == base.render(lesson.messages, tools=lesson.tools)
+        assert len(target.prompt_ids) > len(base.render(lesson.messages))
+        text = f'<tool_call>\n{{"name": "count", "arguments": {call.arguments}}}\n</tool_call>'
+        assert target.ids == base.answer_ids(text, ended=True)

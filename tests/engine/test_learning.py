@@ -38,19 +38,24 @@ LEARN = (
 MODEL = ("provider.name=openai", "provider.model=m", "prices.m.input=1", "prices.m.output=5")
 
 
-def answer(body: dict[str, Any]) -> bytes:
+def answer(body: dict[str, Any], acts: Callable[[dict[str, Any]], str]) -> bytes:
     """What the planted model says to one request."""
-    said = {"message": {"content": content(body)}, "finish_reason": "stop"}
+    said = {"message": {"content": content(body, acts)}, "finish_reason": "stop"}
     return reply({"choices": [said], "usage": {"prompt_tokens": 10, "completion_tokens": 5}})
 
 
-def content(body: dict[str, Any]) -> str:
+def content(body: dict[str, Any], acts: Callable[[dict[str, Any]], str]) -> str:
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
     if "behaviors" in schema.get("properties", {}):
         return json.dumps({"behaviors": [{"why": "they were short", "text": PLUS}]})
     if schema:
         rating = {"feedback": "Longer.", "quality": 7, "collaboration": 5, "efficiency": 5}
         return json.dumps(dict.fromkeys(schema["properties"], rating))
+    return acts(body)
+
+
+def letters(body: dict[str, Any]) -> str:
+    """More of them where the system prompt has the rule."""
     digest = blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=2).digest()
     more = 40 if PLUS in body["messages"][0]["content"] else 0
     return "x" * (10 + digest[0] % 20 + more)
@@ -59,13 +64,15 @@ def content(body: dict[str, Any]) -> str:
 @contextmanager
 def model(
     wait_s: Callable[[int], float] = lambda number: 0.0,
+    acts: Callable[[dict[str, Any]], str] = letters,
 ) -> Iterator[tuple[Server, tuple[str, ...]]]:
-    """The planted model behind a real server in a thread, and the settings that reach it."""
+    """The planted model behind a real server in a thread, and the settings that reach it. `acts`:
+    what it says as an agent."""
     ready, held = threading.Event(), list[Server]()
     loop, done = asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
-        async with serving(lambda number: answer(held[0].bodies[number]), wait_s) as server:
+        async with serving(lambda number: answer(held[0].bodies[number], acts), wait_s) as server:
             held.append(server)
             ready.set()
             await done.wait()
