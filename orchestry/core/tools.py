@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 TOO_MANY = "error: no calls were left in this turn"
 """The result of a call that was not made."""
+CALL_CHARS = 300
+"""Of a call's arguments and of its result, for whoever judges a move."""
+_CALLED = "[called"
 RESULT_CHARS = 20_000
 """Longer results are cut, so that one call can't fill a model's context."""
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
@@ -139,6 +142,18 @@ class Said(str):
 
     def __hash__(self) -> int:
         return str.__hash__(self)
+
+
+def told_call(call: ToolCall, result: str | None = None) -> str:
+    """A call as text, with its result if it is known here."""
+    name, given = (unmarked(text[:CALL_CHARS]) for text in (call.name, call.arguments))
+    more = "" if result is None else f": {unmarked(result[:CALL_CHARS])}"
+    return f"{_CALLED} {name} {given}{more}]"
+
+
+def unmarked(text: str) -> str:
+    """Text that can't look like a call."""
+    return text.replace(_CALLED, "[ called")
 
 
 def calls_of(text: object) -> tuple[ToolCall, ...]:

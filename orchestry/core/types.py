@@ -29,6 +29,8 @@ from orchestry.core.tools import (
     ToolSpec,
     as_tools,
     named_once,
+    told_call,
+    unmarked,
 )
 from orchestry.core.values import Frozen as Frozen
 from orchestry.core.values import utf8 as utf8
@@ -38,9 +40,6 @@ Source = Literal["leaf", "judge", "task"]
 Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev"]
 """What a call is for: a turn of an episode, a judgement, a replay for credit, behaviours from
 episodes, a trial of behaviours, a dev problem."""
-CALL_CHARS = 300
-"""Of a call's arguments and of its result, for whoever judges a move."""
-_CALLED = "[called"
 MAX_CHARS = 200_000
 """Longer answers are cut, about 50,000 tokens of English text."""
 StateT = TypeVar("StateT")
@@ -227,7 +226,7 @@ class Completion(Frozen):
         """The text, and below it the calls that led to it with their results, cut, then the calls
         that are left to a program, for whoever judges them. No text can look like a call."""
         lines = (*(step.told for step in self.steps), *map(told_call, self.calls))
-        return "\n".join(filter(None, (_unmarked(self.text), *lines)))
+        return "\n".join(filter(None, (unmarked(self.text), *lines)))
 
 
 class Step(Frozen):
@@ -254,17 +253,6 @@ class Step(Frozen):
     def told(self) -> str:
         """As text, a line per call."""
         return "\n".join(map(told_call, self.said.calls, self.results))
-
-
-def told_call(call: ToolCall, result: str | None = None) -> str:
-    """A call as text, with its result if it is known here."""
-    name, given = (_unmarked(text[:CALL_CHARS]) for text in (call.name, call.arguments))
-    more = "" if result is None else f": {_unmarked(result[:CALL_CHARS])}"
-    return f"{_CALLED} {name} {given}{more}]"
-
-
-def _unmarked(text: str) -> str:
-    return text.replace(_CALLED, "[ called")
 
 
 class Turn(Frozen):

@@ -444,7 +444,11 @@ def test_calls_of_a_programs_tools_are_learned_as_weights_write_them(
         pytest.importorskip(package)
     sets = ["task=chatter", f"task_path=[{WORDS}]", "provider.name=fake", "options.way=tools"]
     run = orchestry.train(resolve([], [*sets, "episodes=2"], {}), tmp_path / "run")
-    found = examples([run], config={**SMALL, "provider": {"model": model}}, top=1.0, held_out=0.0)
+    wide = shutil.copytree(model, tmp_path / "wide")
+    read = json.loads((wide / "config.json").read_text())
+    (wide / "config.json").write_text(json.dumps({**read, "max_position_embeddings": 8192}))
+    given = {**SMALL, "provider": {"model": str(wide)}}
+    found = examples([run], config=given, top=1.0, held_out=0.0)
     made = trainer_of(found)
     base = made.crews[0].base
     learned = targets(found, made)

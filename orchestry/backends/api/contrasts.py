@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from orchestry.core.types import Message, NodeId, Turn, told_call
+from orchestry.core.tools import told_call
+from orchestry.core.types import Message, NodeId, Turn
 from orchestry.store.records import EpisodeRecord, NodeRecord
 
 NO_RATINGS: Mapping[tuple[int, str], float] = {}
