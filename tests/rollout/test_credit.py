@@ -124,11 +124,16 @@ def test_credits_add_up_and_intervals_hold_them(
         assert found == credits(tree, [leaf], ["a", "b"], returns)
 
 
-def test_a_tree_of_one_chain_says_that_it_knows_nothing() -> None:
+def test_moves_without_siblings_or_replays_have_no_credit() -> None:
     tree = tree_of({"0": ("a",), "0.0": ("b",)}, {"0.0": 0.2, "0.0.0": 0.7}, ["0.0.0"])
-    for record in credits(tree, at("0.0.0"), ["a", "b"], {}):
-        assert record.credit == pytest.approx(0.0)
-        assert record.high - record.low > 1.0
+    for method in METHODS:
+        assert credits(tree, at("0.0.0"), ["a", "b"], {}, method) == ()
+    assert len(credits(tree, at("0.0.0"), ["a", "b"], {ROOT: [0.1, 0.3]})) == 2
+    scores = {"0.0": 0.5, "0.1": 0.5, "0.0.0": 0.9, "0.1.0": 0.1}
+    programs = tree_of({"0": (), "0.0": ("a",), "0.1": ("b",)}, scores, ["0.0.0", "0.1.0"])
+    assert credits(programs, at("0.0.0"), ["a", "b"], {}, "siblings") == ()
+    equal = by_agent(credits(programs, at("0.0.0"), ["a", "b"], {}, "equal"))
+    assert equal == {"a": pytest.approx(0.4), "b": 0.0}
 
 
 def test_more_returns_narrow_the_interval() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +37,7 @@ PROMPTS: tuple[Proposal, ...] = ("prompts",)
 EMPTY = Library(task="words", model="m")
 CALM = "Check the empty list before anything else."
 LOUD = "Name the exact line of each bug and say how to fix it."
+BLAME = {"writer": 0.25, "reviewer": -0.01}
 
 
 def side(answered: str, value: float, saw: str = "Sort xs.", episode: int = 3) -> Side:
@@ -56,6 +57,7 @@ async def ask(
     kinds: Collection[Proposal] = PROPOSALS,
     rewrite: bool = False,
     prompt: str = "You write.",
+    blame: Mapping[str, float] = BLAME,
 ) -> Distilled:
     brief = Brief(
         agents=Words.agents,
@@ -63,7 +65,7 @@ async def ask(
         agent="writer",
         prompt=prompt,
         contrasts=contrasts,
-        blame={"writer": 0.25, "reviewer": -0.01},
+        blame=blame,
         update=2,
         seed=5,
     )
@@ -336,6 +338,16 @@ async def test_the_question_shows_team_prompt_history_and_pairs() -> None:
     assert user.count("Sort xs.") == 1  # both saw the same
     for shown in ("def f(): sort", "def f(): pass", "2 of 3 tests", "tags: solved", "+0.100"):
         assert shown in user
+
+
+async def test_blame_that_nobody_measured_is_no_number_in_the_question() -> None:
+    policy = says(answer("Say b."))
+    await ask(policy, blame={})
+    ((request,),) = policy.batches
+    assert (
+        "How much reward was lost through each agent's moves is not known. The writer is to change."
+        in request.messages[1].content
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3, 16])
