@@ -46,6 +46,7 @@ SECTIONS = {
     "local_learning": "A team of 135M models that learns on a CPU",
     "local_learning_gpu": "The same team on a GPU",
     "cooperation": "Two 135M agents that learn to work together",
+    "repair": "Tools: a 135M team that is taught to repair",
     "joint": "Prompts and weights learned together",
     "programs": "Programs of other frameworks that learn",
     "others": "Programs and games that others wrote",

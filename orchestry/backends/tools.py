@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from orchestry.core.concurrency import together
 from orchestry.core.digests import text_digest
 from orchestry.core.secrets import Redactor
 from orchestry.core.seeds import derive
-from orchestry.core.tools import TOO_MANY, ToolCall, ToolContext
+from orchestry.core.tools import TOO_MANY, Tool, ToolCall, ToolContext
 from orchestry.core.types import (
     AgentSpec,
     Completion,
@@ -93,11 +93,8 @@ class Toolbox:
         self, request: Request, made: Sequence[ToolCall], said: Completion
     ) -> tuple[str, ...]:
         """See Results: all calls are made at once."""
-        most, calls = self.agents[request.agent].max_calls, [*made, *said.calls]
-        asked = (
-            _Asked(request, tuple(calls[: len(made) + place]), call)
-            for place, call in enumerate(said.calls)
-        )
+        most = self.agents[request.agent].max_calls
+        asked = _asked(request, made, said)
         return tuple(await together(self._result(one, most) for one in asked))
 
     async def _result(self, asked: _Asked, most: int) -> str:
@@ -127,15 +124,10 @@ class Toolbox:
 
     async def _called(self, used: Used, asked: _Asked) -> str:
         """Makes the call; of a tool with effects, its beginning is in the journal first."""
-        known = {one.spec.name: one for one in self.agents[used.agent].every_tool}
-        if (found := known.get(used.tool)) is None:
-            return f"error: there is no tool '{used.tool}', only {', '.join(known)}"
-        if found.effects:
+        found = _tool(self.agents[used.agent], used.tool)
+        if isinstance(found, Tool) and found.effects:
             self._journal.append(used)
-        request, problem = asked.request, asked.request.problem
-        assert problem is not None, "an agent's request has one"
-        here = ToolContext(used.agent, problem, self._sandbox, request.state, asked.before)
-        return await found.use(asked.call.arguments, here)
+        return await asked.made(found, self._sandbox)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +145,49 @@ class _Asked:
         calls = [[one.name, one.arguments] for one in (*self.before, self.call)]
         said = text_digest(f"{self.request.path} {json.dumps(calls)}")[:16]
         return f"{request_digest(self.request)}.{len(self.before)}-{said}"
+
+    async def made(self, tool: Tool | str, sandbox: Sandbox) -> str:
+        """The call's result; a text in place of a tool says why there is none."""
+        if isinstance(tool, str):
+            return tool
+        request, problem = self.request, self.request.problem
+        assert problem is not None, "an agent's request has one"
+        here = ToolContext(request.agent, problem, sandbox, request.state, self.before)
+        return await tool.use(self.call.arguments, here)
+
+
+def _tool(spec: AgentSpec, name: str) -> Tool | str:
+    """An agent's tool of that name, or what is wrong with it."""
+    known = {one.spec.name: one for one in spec.every_tool}
+    return known.get(name) or f"error: there is no tool '{name}', only {', '.join(known)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unkept:
+    """Makes every call, and writes nothing down: for tools without effects, outside a run."""
+
+    specs: Sequence[AgentSpec]
+    sandbox: Sandbox
+
+    @property
+    def agents(self) -> Mapping[str, AgentSpec]:
+        """See Results."""
+        return {spec.role: spec for spec in self.specs}
+
+    async def results(
+        self, request: Request, made: Sequence[ToolCall], said: Completion
+    ) -> tuple[str, ...]:
+        """See Results."""
+        spec, asked = self.agents[request.agent], _asked(request, made, said)
+        calls = (one.made(_tool(spec, one.call.name), self.sandbox) for one in asked)
+        return tuple(await together(calls))
+
+
+def _asked(request: Request, made: Sequence[ToolCall], said: Completion) -> Iterator[_Asked]:
+    """The calls of an answer, each with those before it."""
+    calls = [*made, *said.calls]
+    for place in range(len(made), len(calls)):
+        yield _Asked(request, tuple(calls[:place]), calls[place])
 
 
 def toolbox(

@@ -34,6 +34,7 @@ from orchestry.store.run import Run, load_run
 from orchestry.task.base import BaseTask
 from orchestry.task.programs.agent_task import AgentTask
 from orchestry.task.setup import Setup, set_up
+from orchestry.task.thinking import Thoughtful
 
 RATES = {"sft": 1e-3, "dpo": 1e-4}
 """Learning rates by method."""
@@ -281,7 +282,7 @@ def _lessons(
     setup: Setup, runs: Sequence[Run], settings: Settings, note: Callable[[str], None]
 ) -> Sequence[Lesson | Preference]:
     """Everything that the settings choose, each once."""
-    refuse_tools(setup.task)
+    refuse_tools(setup.task, settings.method)
     if settings.drop_behaviors and isinstance(setup.task, AgentTask):
         raise ConfigError(
             f"task {setup.task.name} is played by a program, in whose system prompts what was "
@@ -300,12 +301,18 @@ def _lessons(
     return each_once(map(shown, found))
 
 
-def refuse_tools(task: BaseTask[Any]) -> None:
-    """Raises ConfigError for agents that call tools."""
-    if able := [spec.role for spec in task.agents if spec.tools]:
+def refuse_tools(task: BaseTask[Any], method: str) -> None:
+    """Raises ConfigError where moves with tools can't be learned from."""
+    able = ", ".join(spec.role for spec in task.agents if spec.tools)
+    if able and method == "dpo":
         raise ConfigError(
-            f"agents with tools ({', '.join(able)}) can't be taught by examples: an example is one "
-            "answer, without the calls before it"
+            f"agents with tools ({able}) can't be taught by preferences, which compare two answers "
+            "to one prompt: choose method sft"
+        )
+    if able and isinstance(task, Thoughtful):
+        raise ConfigError(
+            f"agents with tools ({able}) can't be taught what agents.ROLE.infer or "
+            "agents.ROLE.chain has them say: leave both out"
         )
 
 
@@ -319,6 +326,7 @@ def _team(setup: Setup) -> dict[str, Member]:
             model="",
             max_tokens=config.sampling.max_tokens,
             examples=own.get(spec.role, AgentConfig()).examples,
+            tools=tuple(one.spec for one in spec.every_tool),
         )
         for spec in setup.task.agents
     }

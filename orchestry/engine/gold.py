@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestry.backends.tools import Unkept, WithTools
 from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError
+from orchestry.core.tools import calls_of
 from orchestry.core.types import Completion, Member, Problem, Request, Tools
 from orchestry.engine.run import in_own_loop
-from orchestry.engine.winners import Lesson, lesson
+from orchestry.engine.winners import Lesson, lessons
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox
@@ -25,13 +27,20 @@ GOLD = "gold"
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """A policy that gives one problem's gold."""
+    """A policy that gives one problem's gold; of an action with calls, one call after the other."""
 
     gold: Mapping[str, str]
 
     async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """See Policy."""
-        return [[Completion(text=self.gold[one.agent], model=GOLD)] * n for one in requests]
+        return [[self._next(one)] * n for one in requests]
+
+    def _next(self, request: Request) -> Completion:
+        said = self.gold[request.agent]
+        made = sum(len(message.calls) for message in request.messages)
+        if calls := calls_of(said)[made : made + 1]:
+            return Completion(text="", calls=calls, model=GOLD, stop="calls")
+        return Completion(text=str(said), model=GOLD)
 
 
 def gold_lessons(
@@ -50,6 +59,11 @@ def gold_answers(
 ) -> list[tuple[Problem, Mapping[str, str]]]:
     """The problems that have gold, each with its agents' actions. Raises ConfigError if there is
     none, or none that the agents could have said as they play."""
+    if able := [one.spec.name for spec in task.agents for one in spec.every_tool if one.effects]:
+        raise ConfigError(
+            f"gold answers are played, and {', '.join(dict.fromkeys(able))} would have effects: "
+            "learn from runs, or promise effects=False"
+        )
     if isinstance(task, Thoughtful):
         raise ConfigError(
             "gold answers are actions, without what agents.ROLE.infer or agents.ROLE.chain has an "
@@ -71,10 +85,20 @@ async def _played(
     setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
 ) -> list[Lesson]:
     config, golds = setup.config, gold_answers(setup.task, setup.problems)
+    agents = setup.task.agents
     async with open_sandbox(config.sandbox, allow_unsafe=config.allow_unsafe_code) as sandbox:
         rate = task_rater(setup.task, Tools(sandbox))
         rollouts = (
-            (Rollout(setup.task, team, _Answers(gold), rate, Chains(1)), problem)
+            (
+                Rollout(
+                    setup.task,
+                    team,
+                    WithTools(_Answers(gold), Unkept(agents, sandbox)),
+                    rate,
+                    Chains(1),
+                ),
+                problem,
+            )
             for problem, gold in golds
         )
         trees = await together(rollout.play(problem, 0) for rollout, problem in rollouts)
@@ -85,8 +109,7 @@ async def _played(
         if leaf.total < 1.0 - 1e-9:
             poor.append(name)
             continue
-        lessons = (lesson(turn, name, GOLD, 1.0) for turn in leaf.trajectory.turns)
-        found += [one for one in lessons if one is not None]
+        found += [one for turn in leaf.trajectory.turns for one in lessons(turn, name, GOLD, 1.0)]
     if poor:
         note(f"gold of {', '.join(poor)} earns less than 1.0 and is left out")
     if not found:

@@ -444,7 +444,7 @@ def _check_distil(config: RunConfig, stages: Stages, stage: Stage, team: Team) -
         )
     _check_frozen(config, stage)
     plan = prepare(examples.foreseen(given, how, bool(sources)), need_key=False)
-    examples.refuse_tools(plan.task)
+    examples.refuse_tools(plan.task, how.get("method", "sft"))
     if how.get("gold"):
         gold_answers(plan.task, plan.problems)
 

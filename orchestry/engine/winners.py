@@ -229,25 +229,35 @@ def _wins(one: _Candidate, choice: Choice) -> bool:
 
 def _lessons(one: _Candidate, agent: str) -> Iterator[Lesson]:
     run, reward = one.run.folder.absolute().name, one.leaf.score.total
+    credit = _credit(one.record, one.leaf.id, agent)
     for turn in (turn for node in one.record.path(one.leaf.id) for turn in node.turns):
-        found = lesson(turn, one.record.problem, run, reward) if turn.agent == agent else None
-        if found is not None:
-            yield replace(found, credit=_credit(one.record, one.leaf.id, agent))
+        if turn.agent == agent:
+            found = lessons(turn, one.record.problem, run, reward)
+            yield from (replace(each, credit=credit) for each in found)
+
+
+def lessons(turn: Turn, problem: str, run: str, reward: float) -> Iterator[Lesson]:
+    """What a turn teaches: its answer; of a move with tools each answer of the loop, with the calls
+    and results before it in its prompt."""
+    seen = turn.messages
+    for step in turn.completion.steps:
+        part = turn.model_copy(update={"messages": seen, "completion": step.said})
+        if (found := lesson(part, problem, run, reward)) is not None:
+            yield found
+        seen = (*seen, *step.messages)
+    last = turn.model_copy(update={"messages": seen})
+    if (found := lesson(last, problem, run, reward)) is not None:
+        yield found
 
 
 def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:
-    """A turn as a lesson; None for an answer that no model gave, and where a call has no name, as
-    weights may write it. Raises ConfigError if the run did not write the tools down."""
+    """A turn's last answer as a lesson; None for one that no model gave, and where a call has no
+    name, as weights may write it."""
     answer = turn.completion
     calls = [*answer.calls, *(call for one in turn.messages for call in one.calls)]
     empty = not (answer.text.strip() or answer.calls)
     if answer.failed or answer.stop in _NO_ANSWER or empty or not all(one.name for one in calls):
         return None
-    if answer.calls and not turn.tools:
-        raise ConfigError(
-            f"{turn.agent} calls tools in {run}, a run of an older orchestry that does not say "
-            "what they are: play it again"
-        )
     return Lesson(
         agent=turn.agent,
         messages=turn.messages,
@@ -267,22 +277,31 @@ def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:
 
 def bare(one: Lesson, team: Mapping[str, Member]) -> Lesson:
     """With the prompt of a team that has learned nothing: its system prompt and examples before the
-    observation, which is a prompt's last message. Raises ConfigError for an agent that the team
-    lacks."""
-    member = team[of_team(one, team).agent]
+    observation, which is a prompt's last message of a user; calls and results follow it. Raises as
+    `of_team`."""
+    one = of_team(one, team)
+    member = team[one.agent]
+    asked = max(n for n, message in enumerate(one.messages) if message.role == "user")
     system = [Message(role="system", content=member.system_prompt)] if member.system_prompt else []
     shown = [message for example in member.examples for message in example.messages]
-    return replace(one, messages=(*system, *shown, one.messages[-1]))
+    return replace(one, messages=(*system, *shown, *one.messages[asked:]))
 
 
 def of_team(one: Lesson, team: Mapping[str, Member]) -> Lesson:
-    """The lesson; raises ConfigError if it is of an agent that the team lacks."""
+    """The lesson, with the agent's tools if it has some. Raises ConfigError for an agent that the
+    team lacks, and for calls of tools that neither the run nor the team names."""
     if one.agent not in team:
         raise ConfigError(
             f"{one.run} has an agent {one.agent}, and the team is {', '.join(team)}: name runs of "
             "this team"
         )
-    return one
+    tools = one.tools or team[one.agent].tools
+    if one.calls and not tools:
+        raise ConfigError(
+            f"{one.agent} calls tools in {one.run}, a run of an older orchestry that does not say "
+            "what they are: play it again"
+        )
+    return replace(one, tools=tools)
 
 
 def each_once(found: Iterable[ItemT]) -> list[ItemT]:

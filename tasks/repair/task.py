@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from .tree import EDIT, TESTS, Files, changed, diff, edit, edited, failing, prog
 
 BANK = Path(__file__).with_name("problems.jsonl")
 APPROVED = "LGTM"
+READ = "read_file"
 _SHOWN = 2
 _SAID_CHARS = 1200
 
@@ -139,7 +140,9 @@ class Repair(TeamTask):
         return diff(state.problem.data["files"], tree(state))
 
     def gold(self, problem: Problem) -> Mapping[str, str]:
-        return _delivered(problem.data["gold"])
+        """The files are read before they are edited, as an agent has to."""
+        edits = problem.data["gold"]
+        return _delivered(edits, reads=dict.fromkeys(path for path, _, _ in edits))
 
     def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
         """The repair, the repair with lines that it does not need, and none."""
@@ -168,15 +171,13 @@ def _told(test: Any, gave: str) -> str:
     return f"{show_call(name, args)} {gave}, expected {show_value(expected)}."
 
 
-def _delivered(edits: Sequence[Sequence[str]]) -> Mapping[str, str]:
+def _delivered(edits: Sequence[Sequence[str]], reads: Iterable[str] = ()) -> Mapping[str, str]:
     """What the team does and says for these edits."""
+    given: list[tuple[str, dict[str, str]]] = [(READ, {"path": path}) for path in reads]
+    given += [(EDIT, {"path": path, "old": old, "new": new}) for path, old, new in edits]
     calls = [
-        tools.ToolCall(
-            id=f"edit_{place}",
-            name=EDIT,
-            arguments=json.dumps({"path": path, "old": old, "new": new}),
-        )
-        for place, (path, old, new) in enumerate(edits)
+        tools.ToolCall(id=f"call_{place}", name=name, arguments=json.dumps(arguments))
+        for place, (name, arguments) in enumerate(given)
     ]
     done = tools.Said("The code now does what its docstrings say.", calls)
     return {"coder": done, "reviewer": APPROVED}

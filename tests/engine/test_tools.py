@@ -458,10 +458,11 @@ def test_a_limit_for_an_agent_without_tools_is_refused() -> None:
         prepare(config("agents.writer.max_calls=3"))
 
 
-def test_a_distillation_of_a_team_with_tools_is_refused_before_anything_is_played(
+def test_preferences_of_a_team_with_tools_are_refused_before_anything_is_played(
     tmp_path: Path,
 ) -> None:
-    asked = resolve([], [*BASE[:2], "episodes=4", "recipe.steps=search+distil"], {})
+    steps = ("recipe.steps=search+distil", "recipe.stages.distil.method=dpo")
+    asked = resolve([], [*BASE[:2], "episodes=4", *steps], {})
     with pytest.raises(ConfigError, match=r"agents with tools \(runner\) can't be taught"):
         orchestry.train(asked, tmp_path / "run")
     assert not (tmp_path / "run").exists()
