@@ -139,10 +139,13 @@ def main() -> None:
         "rollouts, the embedded model (135M), one seed, one thread. Test: posts not seen.\n\n"
         f"{columns([*rows(found)], figures=False)}"
     )
+    if left := [what for name, what in PROGRAMS.items() if name not in found]:
+        body += f"\n\nNot played yet: {', '.join(left)}."
     print(body)
     if args.write:
-        command = f"python -m benchmarks.peers.programs_learn --episodes {args.episodes} --write"
-        page.write("programs", command, body)
+        only = f" --only {args.only}" if args.only else ""
+        command = f"python -m benchmarks.peers.programs_learn --episodes {args.episodes}{only}"
+        page.write("programs", f"{command} --write", body)
 
 
 def _versions() -> str:
