@@ -95,3 +95,45 @@ def test_messages_that_the_chat_template_refuses_are_refused_to_their_program(
     learned = [event.state for event in run.events if isinstance(event, Learned)]
     assert len(learned) == 4
     assert sum(state["samples"] for state in learned) > 0
+
+
+LETTERS = '''
+from orchestry import AgentSpec, AgentTask, Problem
+
+
+class Spelling(AgentTask):
+    """A writer and an editor behind OpenAI's client; the reward is the share of the letter e."""
+
+    name = "spelling"
+    agents = (AgentSpec(role="writer"), AgentSpec(role="editor"))
+
+    def problems(self, split):
+        return [Problem(id=f"{split}-{n}", prompt=f"say {n}", split=split) for n in range(4)]
+
+    def play(self, problem, team):
+        from openai import OpenAI
+
+        with OpenAI(base_url=team.url, api_key=team.key) as client:
+            text = problem.prompt
+            for role in ("writer", "editor"):
+                asked = [{"role": "user", "content": text}]
+                answer = client.chat.completions.create(model=role, messages=asked)
+                text = answer.choices[0].message.content
+        return self.score(quality=text.count("e") / max(1, len(text)))
+'''
+
+
+@pytest.mark.slow
+def test_a_program_gets_better_by_its_weights_alone(model: str, tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    (tmp_path / "tasks" / "spelling").mkdir(parents=True)
+    (tmp_path / "tasks" / "spelling" / "task.py").write_text(LETTERS)
+    sets = ["backend=local", "task=spelling", f"task_path=[{tmp_path / 'tasks'}]", "episodes=48"]
+    sets += [f"provider.model={model}", "sampling.max_tokens=8", "learn.every=4", "budget.usd=5"]
+    sets += ["learn.threads=1", "learn.learning_rate=0.03", "learn.group_size=8"]
+    run = orchestry.train(resolve([], [*sets, "learn.device=cpu"], {}), tmp_path / "run")
+    before, after = (
+        [one.mean_leaf_reward for one in orchestry.evaluate(run, "test", update=which).episodes]
+        for which in (0, None)
+    )
+    assert min(after) > max(before)
