@@ -78,7 +78,7 @@ class OpenAIProvider(SdkProvider):
         if request.stop:
             body["stop"] = list(request.stop)
         if (schema := self._schema(request)) is not None:
-            named = {"name": "answer", "strict": True, "schema": schema}
+            named = {"name": "answer", "strict": _closed(schema), "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         if request.tools:
             body["tools"] = [one.function for one in request.tools]
@@ -142,6 +142,23 @@ def is_vendor(url: str) -> bool:
 def _refuses(keyword: str, value: object) -> bool:
     """Keywords that bound a value and are not in the vendor's strict mode."""
     return keyword in ("minLength", "maxLength")
+
+
+def _closed(schema: object) -> bool:
+    """Whether every object requires all of its properties and forbids others, which the vendor's
+    strict mode demands; a program's own schema may not."""
+    if not isinstance(schema, dict) or not {"type", "enum", "const", "anyOf", "$ref"} & {*schema}:
+        return False
+    named, defined = _dict(schema.get("properties")), _dict(schema.get("$defs"))
+    if schema.get("type") == "object" or named:
+        required = schema.get("required")
+        if schema.get("additionalProperties") is not False or not isinstance(required, list):
+            return False
+        if any(name not in required for name in named):
+            return False
+    either = schema.get("anyOf", [])
+    parts = [*named.values(), *defined.values(), *(either if isinstance(either, list) else [None])]
+    return all(map(_closed, [*parts, *([schema["items"]] if "items" in schema else [])]))
 
 
 def _takes_all(keyword: str, value: object) -> bool:

@@ -108,6 +108,33 @@ async def test_a_verdict_asked_again_has_no_angle() -> None:
     assert server.bodies[0] == server.bodies[1] == server.bodies[2]
 
 
+OPEN = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [
+        (SCHEMA, True),
+        ({**OPEN, "required": ["a"]}, True),
+        (OPEN, False),  # its property may be left out
+        ({**OPEN, "required": ["a"], "additionalProperties": True}, False),
+        ({"type": "array", "items": OPEN}, False),
+        ({"anyOf": [{"type": "null"}, OPEN]}, False),
+        ({"$ref": "#/$defs/A", "$defs": {"A": OPEN}}, False),
+        ({"type": "array", "items": True}, False),
+        ({"anyOf": 5, "properties": 5}, False),
+        ({}, False),
+    ],
+)
+async def test_strict_mode_is_asked_for_where_the_schema_allows_it(
+    schema: dict[str, Any], strict: bool
+) -> None:
+    async with serving(reply(OPENAI_ANSWER)) as server, at("openai", server.url) as provider:
+        await provider.complete(request(response_schema=schema))
+    (sent,) = server.bodies
+    assert sent["response_format"]["json_schema"]["strict"] is strict
+
+
 async def test_a_compatible_server_gets_the_whole_schema_in_strict_mode() -> None:
     async with serving(reply(OPENAI_ANSWER)) as server, at("openai", server.url) as provider:
         await provider.complete(asked())
