@@ -44,6 +44,10 @@ INTRO = (
 )
 
 
+PROTOTYPE = 11.1
+"""Of a team per night, before this package was written."""
+
+
 def block(title: str, text: str, rows: Sequence[Row], answer: str = "") -> str:
     """A question's part of the section; the answer is said of what the table has."""
     if not rows:
@@ -226,7 +230,7 @@ def diverse(found: Found) -> str:
                 gains = [b - a for a, b in zip(plain, own, strict=True)]
                 verdict = {1: "more", 0: "not told from 0", -1: "less"}[sign(gains)]
                 said.append(f"{name}, {KINDS[kind]}: {over_seeds(gains)} ({verdict})")
-    return f"Less what partners of one kind bring, by seed: {'; '.join(said)}."
+    return f"Less what partners of one kind bring, by seed: {'; '.join(said)}." if said else ""
 
 
 KINDS = {"mix": "partners of four kinds", "self": "earlier versions of itself"}
@@ -265,8 +269,7 @@ def equilibria(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
     night = (
         "A team's return per night, the sum of its four agents, as upstream reports what its own "
         "PPO learned; `ours` is the return above times four by the nights of PPO's games. A first "
-        "prototype of this backend reached 11.1 on minimal_specialization, beside the same -87.7 "
-        "and -28.4."
+        f"prototype of this backend reached {PROTOTYPE} on minimal_specialization."
     )
     return "\n\n".join(
         [
@@ -342,7 +345,7 @@ def rides(found: Found) -> str:
             "no best response earned more than the player whose seat it took, so these bound "
             "nothing: whether the teams are equilibria is open"
         )
-    return f"{'; '.join(said)}."
+    return f"{'; '.join(said)}." if said else ""
 
 
 def beats(found: Found) -> str:

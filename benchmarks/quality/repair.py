@@ -26,7 +26,7 @@ from orchestry.engine.run import resume, train
 from orchestry.store.run import Run, load_run
 from orchestry.task.registry import load_task
 
-EPOCHS = 4
+EPOCHS = 2
 LEARN: Mapping[str, Any] = {
     "device": "cpu",
     "dtype": "bfloat16",
@@ -124,7 +124,8 @@ def main() -> None:
     body = f"{told(args.episodes, args.samples)}\n\n{columns(found, figures=False)}"
     print(body)
     if args.write:
-        command = f"python -m benchmarks.quality.repair --episodes {args.episodes} --write"
+        given = f"--episodes {args.episodes} --samples {args.samples}"
+        command = f"python -m benchmarks.quality.repair {given} --write"
         page.write("repair", command, body)
 
 

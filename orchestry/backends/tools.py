@@ -24,6 +24,7 @@ from orchestry.core.tools import TOO_MANY, Tool, ToolCall, ToolContext
 from orchestry.core.types import (
     AgentSpec,
     Completion,
+    Message,
     Policy,
     Provider,
     Request,
@@ -113,8 +114,7 @@ class Toolbox:
         agent, tool = asked.request.agent, asked.call.name
         used = Used(key=key, agent=agent, tool=tool, result=None, at=self._clock())
         if (known := self._recorded.get(key)) is None:
-            text = await self._called(used, asked)
-            result = self._redactor.text(utf8(text), len(text))
+            result = await self._called(used, asked)
             used = used.model_copy(update={"result": result, "at": self._clock()})
         else:
             used, result = known, known.result or ""
@@ -127,7 +127,7 @@ class Toolbox:
         found = _tool(self.agents[used.agent], used.tool)
         if isinstance(found, Tool) and found.effects:
             self._journal.append(used)
-        return await asked.made(found, self._sandbox)
+        return await asked.made(found, self._sandbox, self._redactor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +146,16 @@ class _Asked:
         said = text_digest(f"{self.request.path} {json.dumps(calls)}")[:16]
         return f"{request_digest(self.request)}.{len(self.before)}-{said}"
 
-    async def made(self, tool: Tool | str, sandbox: Sandbox) -> str:
-        """The call's result; a text in place of a tool says why there is none."""
-        if isinstance(tool, str):
-            return tool
+    async def made(self, tool: Tool | str, sandbox: Sandbox, redactor: Redactor) -> str:
+        """The call's result, without secrets; a text in place of a tool says why there is none."""
         request, problem = self.request, self.request.problem
         assert problem is not None, "an agent's request has one"
-        here = ToolContext(request.agent, problem, sandbox, request.state, self.before)
-        return await tool.use(self.call.arguments, here)
+        if isinstance(tool, str):
+            text = tool
+        else:
+            here = ToolContext(request.agent, problem, sandbox, request.state, self.before)
+            text = await tool.use(self.call.arguments, here)
+        return redactor.text(utf8(text), len(text))
 
 
 def _tool(spec: AgentSpec, name: str) -> Tool | str:
@@ -168,6 +170,7 @@ class Unkept:
 
     specs: Sequence[AgentSpec]
     sandbox: Sandbox
+    redactor: Redactor = field(default_factory=lambda: Redactor(os.environ))
 
     @property
     def agents(self) -> Mapping[str, AgentSpec]:
@@ -179,8 +182,10 @@ class Unkept:
     ) -> tuple[str, ...]:
         """See Results."""
         spec, asked = self.agents[request.agent], _asked(request, made, said)
-        calls = (one.made(_tool(spec, one.call.name), self.sandbox) for one in asked)
-        return tuple(await together(calls))
+        calls = ((one, _tool(spec, one.call.name)) for one in asked)
+        return tuple(
+            await together(one.made(tool, self.sandbox, self.redactor) for one, tool in calls)
+        )
 
 
 def _asked(request: Request, made: Sequence[ToolCall], said: Completion) -> Iterator[_Asked]:
@@ -203,6 +208,15 @@ def toolbox(
         return None
     used = [event for one in providers if isinstance(one, RecordedProvider) for event in one.used]
     return Toolbox(agents, sandbox, store.journal, store.events, used, gateway.check_door)
+
+
+def noted(messages: Sequence[Message], most: int) -> tuple[Message, ...]:
+    """A prompt after calls as models see it. Where none of `most` calls is left, the last result
+    says so: no vendor tells its model, and weights see text alone."""
+    if sum(len(message.calls) for message in messages) < most:
+        return tuple(messages)
+    told = f"{messages[-1].content}\n\n{LAST}"
+    return (*messages[:-1], messages[-1].model_copy(update={"content": told}))
 
 
 @dataclass(slots=True)
@@ -230,13 +244,10 @@ class _Move:
     def next(self, most: int) -> Request:
         """The request that shows all steps so far; `most` calls may be made."""
         shown = [message for step in self.steps for message in step.messages]
-        last = len(self.made) >= most
-        if last:  # no vendor says so to its model, and weights see text alone
-            shown[-1] = shown[-1].model_copy(update={"content": f"{shown[-1].content}\n\n{LAST}"})
         changes = {
-            "messages": (*self.request.messages, *shown),
+            "messages": (*self.request.messages, *noted(shown, most)),
             "seed": derive(self.request.seed, "step", len(self.steps)),
-            "must_answer": last,
+            "must_answer": len(self.made) >= most,
         }
         return self.request.model_copy(update=changes)
 

@@ -107,6 +107,9 @@ def _line(one: _Item, form: Form) -> dict[str, Any]:
     able = {"tools": [tool.function for tool in first.tools]} if first.tools else {}
     pair = len(answers) == 2
     if form == "openai" and not pair:
+        for before in prompt:
+            if before["role"] == "assistant":
+                before["weight"] = 0  # else it would be learned with the answer
         return {"messages": [*prompt, *answers[0]], **able}
     if form == "openai":
         return {

@@ -6,10 +6,11 @@ No weights are loaded, so that an export of the same examples needs none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
+from orchestry.backends.tools import noted
 from orchestry.core.config import AgentConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.resolve import leaves, merge
@@ -290,8 +291,14 @@ def _lessons(
         )
     team = _team(setup)
 
+    most = {spec.role: spec.max_calls for spec in setup.task.agents if spec.tools}
+
     def shown(one: Lesson) -> Lesson:
-        return bare(one, team) if settings.drop_behaviors else of_team(one, team)
+        own = bare(one, team) if settings.drop_behaviors else of_team(one, team)
+        if one.agent not in most or not any(message.calls for message in own.messages):
+            return own
+        messages, drawn = (noted(each, most[one.agent]) for each in (own.messages, own.drawn))
+        return replace(own, messages=messages, drawn=drawn)
 
     choice = Choice(settings.by, settings.share, settings.min_reward, setup.config.seed)
     if settings.method == "dpo":

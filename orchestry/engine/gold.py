@@ -73,12 +73,24 @@ def gold_answers(
     for problem in problems:
         with task_boundary(task, "gold", problem):
             if (gold := task.gold(problem)) is not None:
+                _check_calls(task, problem, gold)
                 golds.append((problem, gold))
     if not golds:
         raise ConfigError(
             f"task {task.name} has no gold answers on {problems[0].split}: name runs to learn from"
         )
     return golds
+
+
+def _check_calls(task: BaseTask[Any], problem: Problem, gold: Mapping[str, str]) -> None:
+    """Raises ConfigError for gold with more calls than its agent may make."""
+    for spec in task.agents:
+        calls = len(calls_of(gold.get(spec.role)))
+        if calls > spec.max_calls:
+            raise ConfigError(
+                f"gold of {problem.id} has {calls} calls of {spec.role}, which may make "
+                f"{spec.max_calls}: raise agents.{spec.role}.max_calls"
+            )
 
 
 async def _played(

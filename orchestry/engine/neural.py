@@ -120,7 +120,7 @@ def _note_changes(
         {
             name: own
             for name, own in digests.items()
-            if not name.startswith(tuple(f"{key}.{one}" for one in changes.get(key, {})))
+            if not f"{name}.".startswith(tuple(f"{key}.{one}." for one in changes.get(key, {})))
         }
         for key, digests in (
             ("agents", players_digests(found.config)),

@@ -85,14 +85,18 @@ class Lesson:
 
     @property
     def key(self) -> Hashable:
-        """What is learned."""
-        calls = tuple((call.name, call.arguments) for call in self.calls)
-        return self.agent, self.messages, self.answer, calls, self.tools
+        """What is learned, whatever ids a vendor gave to calls."""
+        said = ((one.role, one.content, _named(one.calls)) for one in (*self.messages, self.said))
+        return self.agent, tuple(said), self.tools
 
     @property
     def said(self) -> Message:
         """The answer as a message."""
         return Message(role="assistant", content=self.answer, calls=self.calls)
+
+
+def _named(calls: Iterable[ToolCall]) -> tuple[tuple[str, str], ...]:
+    return tuple((call.name, call.arguments) for call in calls)
 
 
 class Keyed(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,11 +14,26 @@ from .arrays import phase
 from .scenario import Scenario
 
 
+def _in_range(actions: NDArray[np.int8], limits: NDArray[np.int64]) -> bool:
+    fits = True
+    for game in range(actions.shape[0]):
+        for agent in range(actions.shape[1]):
+            for place in range(limits.shape[0]):
+                action = actions[game, agent, place]
+                fits &= 0 <= action < limits[place]
+    return fits
+
+
+_possible: Any = numba.njit(cache=True)(_in_range)
+"""Whether every choice is one; compiled, since it is asked in every step."""
+
+
 class Games:
     """B games that are on; see orchestry's `Vectors`."""
 
     def __init__(self, scenario: Scenario, max_nights: int, games: int, seed: int) -> None:
         self.choices: tuple[int, ...] = (scenario.num_houses, 2, 2)
+        self._limits = np.array(self.choices)
         self._rules = kernel.rules(scenario, max_nights)
         self._on, self._seen = kernel.opened(scenario, games, seed)
         kernel.begin(self._rules, self._on, self._seen, kernel.NO_LUCK)
@@ -31,7 +47,7 @@ class Games:
         """A night of every game, or its first phase, where an action's signal is announced. Raises
         ValueError for an action that is none: the compiled rules would write beside their arrays.
         """
-        if (actions < 0).any() or (actions >= self.choices).any():
+        if not _possible(actions, self._limits):
             raise ValueError(f"actions are from 0 to below {self.choices}: found {actions}")
         kernel.step(self._rules, self._on, self._seen, actions, kernel.NO_LUCK, kernel.NO_LUCK)
         if self._rules.two_phases:

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import orchestry
-from orchestry.backends.api.contrasts import contrasts
+from orchestry.backends.api.contrasts import _Leaf, _side, contrasts
 from orchestry.cli.show import _best
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
@@ -73,8 +73,19 @@ def test_two_calls_are_no_equal_moves(run: Run) -> None:
         assert pair.winner.told != pair.loser.told
     (side, *_) = (pair.winner for pair in first)
     assert side.told.startswith("[called count {")
-    later = [s.saw for p in found for s in (p.winner, p.loser) if "\n[called count" in s.saw]
-    assert all(saw.endswith(": three]") for saw in later)
+
+
+def test_what_a_program_told_its_agent_is_seen_and_is_no_example(run: Run) -> None:
+    pairs = [(record, node) for record in run.episodes for node in record.nodes]
+    sides = [
+        _side("writer", _Leaf(record, node, 0.5), node, turn)
+        for record, node in pairs
+        for turn in node.turns
+        if turn.messages[-1].role == "tool"
+    ]
+    assert sides
+    assert all(side.saw.endswith(": three]") and "\n[called count {" in side.saw for side in sides)
+    assert not any(side.answered for side in sides)
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ pytest.importorskip("peft")
 
 import orchestry
 from orchestry.backends.local import trainer as trainers
+from orchestry.backends.tools import LAST
 from orchestry.core.errors import ConfigError
 from orchestry.core.tools import ToolCall
 from orchestry.engine.distil import distil, encoded, open_trainer
 from orchestry.engine.examples import Examples, examples
 from orchestry.engine.run import prepare
-from orchestry.engine.winners import Lesson
+from orchestry.engine.winners import Lesson, each_once
 from tests.backends import letters
 from tests.backends.local.tiny import tiny_folder
+from tests.models.conftest import KEY
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOOLED = (
@@ -116,12 +119,47 @@ def test_a_local_runs_calls_are_learned_as_they_were_drawn(
     learn: Any = encoded(found, trainer).learn
     learned = [(one.prompt_ids, one.ids) for one in learn]
     assert sum(bool(one.messages[2:]) for one in left(found)) > 4, "answers after calls"
-    told = [one for one in learned if one in drawn]
-    assert len(told) > len(learned) * 0.8, "but after the last call, which a note is told behind"
+    assert {*learned} <= drawn, "also those whose prompt says that no calls are left"
+    assert any(LAST in one.messages[-1].content for one in left(found))
     taught = distil([run], tmp_path / "taught", top=1.0, held_out=0.0, epochs=1)
     assert taught.examples["left"] == len(left(found))
     with pytest.raises(ConfigError, match=r"tools \(left, right\) can't be taught by preferences"):
         distil([run], tmp_path / "pairs", method="dpo")
+
+
+def test_gold_that_an_agent_could_not_play_is_refused(wide: str, tmp_path: Path) -> None:
+    asked = {**team(wide, tmp_path), "agents": {"left": {"max_calls": 1}}}
+    examples([], config=asked, gold=True)
+    more = TOOLED.replace('Said("eee", [call])', 'Said("eee", [call, call])')
+    with pytest.raises(ConfigError, match=r"has 2 calls of left, which may make 1: raise agents"):
+        examples([], config={**asked, **_placed(tmp_path / "more", more)}, gold=True)
+
+
+def _placed(folder: Path, source: str) -> dict[str, Any]:
+    return {"task_path": [str(letters.write_task(folder, source))]}
+
+
+def test_what_a_gold_call_brings_to_light_is_no_secret(
+    wide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+    source = TOOLED.replace("return len(text)", "import os; return os.environ['SOME_API_KEY']")
+    found = examples([], config=team(wide, tmp_path, source.replace("> int", "> str")), gold=True)
+    results = [m.content for one in left(found) for m in one.messages if m.role == "tool"]
+    assert results
+    assert not any(KEY in text for text in results)
+
+
+def test_equal_moves_are_learned_once_whatever_ids_their_calls_have(
+    wide: str, tmp_path: Path
+) -> None:
+    after = left(examples([], config=team(wide, tmp_path), gold=True))[1]
+    said, result = after.messages[-2:]
+    call = said.calls[0].model_copy(update={"id": "other"})
+    told = said.model_copy(update={"calls": (call,)}), result.model_copy(update={"call": "other"})
+    again = replace(after, messages=(*after.messages[:-2], *told))
+    assert again != after
+    assert each_once([after, again]) == [after]
 
 
 def test_gold_whose_calls_have_effects_is_refused(wide: str, tmp_path: Path) -> None:
