@@ -52,18 +52,15 @@ class _Attach(Command):
     """Takes what stands after `--` for the command, and names the task after it if need be."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        try:
-            if "--" not in args and not {"-h", "--help"} & {*args} and not ctx.resilient_parsing:
-                ctx.fail("There is no `--`")
-            if "--" in args:
-                place = args.index("--")
-                given, *_ = self.make_parser(ctx).parse_args(args[:place])
-                if not isinstance(given.get("name"), str):
-                    args[place:place] = _named(args[place + 1 :]) or ctx.fail("NAME is missing")
-            return super().parse_args(ctx, args)
-        except typer.TyperException as error:
-            error.message = f"{error.message}. {HINT}" if error.message else HINT
-            raise
+        if "--" not in args and not {"-h", "--help"} & {*args} and not ctx.resilient_parsing:
+            ctx.fail(f"There is no `--`. {HINT}")
+        if "--" in args:
+            place = args.index("--")
+            given, *_ = self.make_parser(ctx).parse_args(args[:place])
+            if not isinstance(given.get("name"), str):
+                named = _named(args[place + 1 :])
+                args[place:place] = named or ctx.fail(f"NAME is missing. {HINT}")
+        return super().parse_args(ctx, args)
 
 
 def _named(words: Sequence[str]) -> list[str]:
@@ -74,12 +71,13 @@ def _named(words: Sequence[str]) -> list[str]:
 
 @app.command("attach", cls=_Attach)
 def _attach(
+    *,
     name: Annotated[
         str,
         typer.Argument(
             metavar="NAME", help="Of the task; without it, that of the command's Python file."
         ),
-    ],
+    ] = "",
     words: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND", help="The program and what it takes.")
     ],

@@ -94,7 +94,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("episodes", f"{summary.episodes} of {summary.episodes_asked}{_failed(summary)}"),
         *_means(summary),
         ("best reward", _top(summary)),
-        ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache"),
+        ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache{_refused(summary)}"),
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
         *_uses(summary),
         *_providers(summary),
@@ -127,6 +127,11 @@ def _failed(summary: Summary) -> str:
     if summary.failed_episodes:
         return f", {summary.failed_episodes} of them failed and left out ({calls} failed)"
     return f" ({calls} failed: their samples are left out)" if summary.failed_calls else ""
+
+
+def _refused(summary: Summary) -> str:
+    calls = counted(summary.refused_calls, "call")
+    return f" ({calls} refused to programs)" if summary.refused_calls else ""
 
 
 def _means(summary: Summary) -> list[tuple[str, str]]:

@@ -163,8 +163,7 @@ class Request(Frozen):
     programmed: bool = Field(False, exclude=True)
     """Whether a program of the user's own asks, which is told if the call is refused."""
     rank: int = Field(0, exclude=True)
-    """The episode's number: lower ones are served first when money or slots are short. It is not
-    part of the request, so no cache key or file includes it."""
+    """The episode's number: lower ones go first if money or slots are short. In no cache key."""
 
     @property
     def may_call(self) -> bool:
@@ -185,8 +184,7 @@ class Tokens(Frozen):
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     served: tuple[float, ...] = Field((), exclude=True)
-    """Those of the server that drew them, after its own rounding and truncation, if there is one.
-    Learning uses them at once; no file has them."""
+    """Those of the server that drew them, if any, after its rounding and truncation. In no file."""
 
 
 class Completion(Frozen):
@@ -208,6 +206,13 @@ class Completion(Frozen):
     steps: tuple[Step, ...] = Field((), exclude_if=_empty)
     """Of an agent's move with tools: what came before this answer. Then the counts and dollars here
     are those of the whole move."""
+
+    @property
+    def void(self) -> Literal["", "too_long", "refused", "failed"]:
+        """Which stand-in for an answer it is, whatever a vendor calls its stop; '': none."""
+        if self.failed:
+            return "refused" if self.stop == "refused" else "failed"
+        return "too_long" if self.stop == "too_long" and not (self.text or self.calls) else ""
 
     @property
     def answers(self) -> tuple[Completion, ...]:

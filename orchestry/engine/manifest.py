@@ -80,6 +80,7 @@ def summary_of(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summ
         cost_usd=ledger.spent,
         lost_usd=ledger.lost,
         failed_calls=backend.gateway.failed,
+        refused_calls=backend.gateway.refused,
         updates=backend.updates,
         learning=summary.last_figures(backend.last_update),
         dev_rewards=backend.dev_rewards,

@@ -41,6 +41,12 @@ from orchestry.store.records import UsageRecord
 from orchestry.store.summary import Usage, nano, provider_names, replay
 
 LONGEST_WHY = 300
+_EFFECTS = {
+    "too_long": "counts as empty",
+    "refused": "is missing, and its program told",
+    "failed": "is missing",
+}
+"""What a call's failure means for its answer, by Completion.void."""
 
 
 class Gateway:
@@ -93,6 +99,8 @@ class Gateway:
         for event in kept:
             if event.key not in self._doubted or not event.completion.failed:
                 self._keep(event)
+            else:
+                self._usage.add(event)
         self.pulse = Pulse(answers=self.pulse.answers)
 
     def beside(self, provider: Provider, prices: PriceTable) -> Gateway:
@@ -120,7 +128,12 @@ class Gateway:
     @property
     def failed(self) -> int:
         """Calls of the run that failed for good; their samples are missing."""
-        return sum(answer.stop == "failed" for answer in self._memo.values())
+        return sum(answer.void == "failed" for answer in self._memo.values())
+
+    @property
+    def refused(self) -> int:
+        """Calls of the run that were refused to programs, which were told why."""
+        return len(self._usage.refused)
 
     @property
     def away(self) -> bool:
@@ -157,8 +170,7 @@ class Gateway:
         key = request_key(self._provider, request)
         said = completion.model_copy(update={"tokens": None})  # they are in episodes.jsonl
         event = self._answered(None, key, request, said, seconds)
-        source = "refused" if said.stop in ("too_long", "refused") else "weights"
-        event = event.model_copy(update={"source": source})
+        event = event.model_copy(update={"source": "refused" if said.void else "weights"})
         self.ledger.note(event)
         self._usage.add(event)
         self._feel(event)
@@ -248,9 +260,15 @@ class Gateway:
         except ProviderError as error:
             if not (error.transient or error.refused):
                 raise
-            if not isinstance(error, PromptTooLong) and not (request.programmed and error.refused):
+            void = _void(request, error)
+            if void == "failed" or (void == "refused" and self._silent):
                 self._breaker.gave_up(request, error)
-            return self._void(key, request, error)
+            return self._missing(key, request, error, void)
+
+    @property
+    def _silent(self) -> bool:
+        """Whether the provider has answered nothing yet, in any process of the run."""
+        return place(self._provider.name, self._provider.base_url) not in self._answering
 
     def _server(self, provider: Provider) -> tuple[Breaker, Places]:
         """The server's state, and its call slots."""
@@ -332,28 +350,26 @@ class Gateway:
         if self._cache is not None and self._provider.cacheable:
             self._cache.put(key, completion)
 
-    def _void(self, key: str, request: Request, error: ProviderError) -> Completion:
+    def _missing(self, key: str, request: Request, error: ProviderError, void: str) -> Completion:
         """A substitute for a missing answer: empty if the prompt was too long, so that the episode
         continues; one that tells a program why its call was refused; else a sample to drop."""
-        why, long = utf8(reason(error)), isinstance(error, PromptTooLong)
-        told = request.programmed and error.refused
-        lost = "is missing, and its sample left out" if request.purpose == "act" else "is missing"
-        effect = "counts as empty" if long else "is missing, and its program told" if told else lost
+        why = utf8(reason(error))
         if why not in self._told:
             self._told.add(why)
             what = f"{request.agent}'s answer"
             if request.purpose == "distil":
                 what = f"the answer with behaviours for the {request.agent}"
+            left_out = void == "failed" and request.purpose == "act"
+            effect = _EFFECTS[void] + (", and its sample left out" if left_out else "")
             self._on_warn(f"{what} {effect}: {why}")
-        stop = "too_long" if long else "refused" if told else "failed"
-        gone = Completion(text="", model=request.model, stop=stop, failed="" if long else why)
+        failed = "" if void == "too_long" else why
+        gone = Completion(text="", model=request.model, stop=void, failed=failed)
         return self._stand_in(key, request, gone)
 
     def _stand_in(self, key: str, request: Request, gone: Completion) -> Completion:
         event = self._answered(None, key, request, gone, 0.0)
-        event = event.model_copy(
-            update={"source": "failed" if gone.stop == "failed" else "refused"}
-        )
+        source = "failed" if gone.void == "failed" else "refused"
+        event = event.model_copy(update={"source": source})
         self.ledger.note(event)
         self._keep(event)
         return gone
@@ -421,6 +437,13 @@ class Gateway:
         self._memo[digest_of_key(event.key)] = event.completion  # whichever address answered
         if event.source in ("provider", "cache"):
             self._answering.add(place_of_key(event.key))
+
+
+def _void(request: Request, error: ProviderError) -> str:
+    """Which substitute the answer gets; see Completion.void."""
+    if isinstance(error, PromptTooLong):
+        return "too_long"
+    return "refused" if request.programmed and error.refused else "failed"
 
 
 def clean(completion: Completion, max_chars: int = MAX_CHARS) -> Completion:

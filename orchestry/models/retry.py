@@ -51,7 +51,7 @@ class Breaker:
         self.doubt: ProviderError | None = None
         """Why the last call was given up, if no call was answered since."""
         self._failures = 0
-        self._refused = set[tuple[Message, ...]]()
+        self._refused = set[tuple[int, tuple[Message, ...]]]()
         self._since = self._opened = 0.0
         self._probes = 0
         self._last: ProviderError | None = None
@@ -100,7 +100,8 @@ class Breaker:
         self.doubt = error
         if not error.refused:
             return
-        self._refused.add(request.messages)  # the samples of one prompt are refused together
+        # the samples of one prompt are refused together; programs may say the same in each episode
+        self._refused.add((request.programmed * request.rank, request.messages))
         if len(self._refused) >= AWAY_AFTER:
             raise ProviderError(
                 f"{AWAY_AFTER} different requests in a row were refused, the last one: {error}",

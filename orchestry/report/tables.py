@@ -43,7 +43,7 @@ from orchestry.store.journal import (
 )
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
-from orchestry.store.summary import LEARNING, failures, seconds
+from orchestry.store.summary import LEARNING, books, failures, seconds
 
 
 def side_by_side(labels: Sequence[str], columns: Sequence[Mapping[str, str]]) -> str:
@@ -302,6 +302,7 @@ def fault_counts(run: Run) -> dict[str, str]:
         "prompts longer than the model's context": _of(_stops(answers)["too_long"], len(answers)),
         "other stop reasons than end and length": _others(answers),
         "calls that failed for good, their samples left out": str(len(failed)),
+        "calls refused to programs, which were told why": str(books(events).refused_calls),
         "episodes that failed, and are in no figure": str(len(run.failed)),
         "attempts that failed and were tried again or given up": _why(events, Released),
         "calls lost, charged at their worst case": _why(events, Lost),

@@ -76,13 +76,13 @@ class Move:
     @property
     def missing(self) -> bool:
         """Whether the call failed for good, and no program is told that it was refused."""
-        return bool(self.answer.failed) and self.answer.stop != "refused"
+        return self.answer.void == "failed"
 
     @property
     def turn(self) -> Turn:
         """As it stands in the trajectory."""
         request = self.request
-        tools = request.tools if isinstance(request.state, Conversation) else ()
+        tools = request.tools if request.programmed else ()
         return Turn(
             agent=request.agent, messages=request.messages, completion=self.answer, tools=tools
         )

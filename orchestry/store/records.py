@@ -230,6 +230,8 @@ class Summary(Frozen):
     """Episodes without a finished trajectory; they enter no mean and no tag count."""
     failed_calls: int = 0
     """Calls of any purpose that failed for good; their samples are missing."""
+    refused_calls: int = 0
+    """Calls that were refused to programs, which were told why; no sample is missing."""
     episodes_asked: int
     calls: int
     """Answers from models; answers from the cache count in `cache_hits`."""

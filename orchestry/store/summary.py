@@ -144,11 +144,17 @@ class Usage:
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], _Sum] = {}
+        self.refused = set[str]()
+        """Calls that were refused to programs, without those that a later attempt answered."""
 
     def add(self, event: Answered) -> None:
         """Adds one answer; an answer from the cache counts only as a hit."""
         total = self._sums.setdefault((event.agent, event.purpose), _Sum())
-        total.place = event.key.rpartition("-")[0]
+        total.place, _, digest = event.key.rpartition("-")
+        if event.completion.void == "refused":
+            self.refused.add(digest)
+        else:
+            self.refused.discard(digest)
         if event.source == "cache":
             total.cache_hits += 1
         if event.source not in ("provider", "weights"):
@@ -186,6 +192,7 @@ class Books:
     cost_usd: float
     lost_usd: float
     failed_calls: int
+    refused_calls: int
     updates: int
     learning: Mapping[str, float]
     dev_rewards: Mapping[str, float]
@@ -211,6 +218,7 @@ def books(events: Sequence[Event]) -> Books:
         cost_usd=balance.spent / NANO,
         lost_usd=balance.lost / NANO,
         failed_calls=len(failures(events)),
+        refused_calls=len(usage.refused),
         updates=sum(isinstance(event, Learned) for event in events),
         learning=last_figures(states[-1] if states else {}),
         dev_rewards=dev_summary(evaluated),
@@ -246,6 +254,7 @@ def summarise_journal(
         episodes=len(finished),
         failed_episodes=len(finished) - len(records),
         failed_calls=books.failed_calls,
+        refused_calls=books.refused_calls,
         episodes_asked=int(config.get("episodes", len(finished))),
         calls=sum(row.calls for row in books.usage),
         cache_hits=sum(row.cache_hits for row in books.usage),

@@ -22,7 +22,7 @@ from orchestry.task.base import BaseTask, rubric_fault
 from orchestry.task.code import shorten
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
-from orchestry.task.toolcheck import Uncalled, silent_tools, tool_faults
+from orchestry.task.toolcheck import silent_tools, tool_findings
 
 FEW = 20
 """Prompts are checked in this many first stages of a game; a game may never end."""
@@ -167,11 +167,11 @@ async def check_task(
     await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
     for game in games[:1]:
         with case.blaming("tools", "calling tools"):
-            async for fault in tool_faults(task, tools, game):
-                if isinstance(fault, Uncalled):
-                    case.notes.setdefault("tools", []).append(fault)
+            async for found in tool_findings(task, tools, game):
+                if found.fault:
+                    case.fail("tools", found.text)
                 else:
-                    case.fail("tools", fault)
+                    case.notes.setdefault("tools", []).append(found.text)
     return case.findings()
 
 

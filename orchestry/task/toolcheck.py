@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,15 +38,20 @@ def silent_tools(task: BaseTask[Any]) -> Iterator[str]:
                 yield f"'{one.spec.name}' of '{spec.role}' has no docstring"
 
 
-class Uncalled(str):
-    """Why a tool was not called, which is no fault."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a call of a tool showed."""
+
+    text: str
+    fault: bool = True
+    """False: only that the tool refused its arguments, and so was not called."""
 
 
-async def tool_faults(
+async def tool_findings(
     task: BaseTask[Any], tools: Tools, game: Sequence[tuple[Problem, Any]]
-) -> AsyncIterator[str]:
-    """What is wrong with each tool that is called where its agent first acts in a game's states;
-    of one that refused the arguments, an Uncalled."""
+) -> AsyncIterator[Finding]:
+    """What is wrong with each tool that is called where its agent first acts in a game's states,
+    and which of them refused their arguments."""
     called = set[str]()
     for problem, state in game:
         for spec in task.agents:
@@ -54,33 +60,40 @@ async def tool_faults(
             called.add(spec.role)
             here = ToolContext(spec.role, problem, tools.sandbox, unwrapped(state))
             for one in spec.every_tool:
-                if not one.effects and (fault := await _fault(one, here)):
-                    yield type(fault)(f"'{one.spec.name}' of '{spec.role}' {fault}")
+                if not one.effects and (found := await _finding(one, here)):
+                    yield replace(found, text=f"'{one.spec.name}' of '{spec.role}' {found.text}")
 
 
-async def _fault(one: Tool, here: ToolContext) -> str | None:
+async def _finding(one: Tool, here: ToolContext) -> Finding | None:
     schema = one.spec.parameters
     try:
         given = example(schema, schema)
     except TaskError as error:
-        return f"can't be called: {error}"
+        return Finding(f"can't be called: {error}")
     result = await one.use(json.dumps(given), here)
     if result.startswith(wrong := f"error: wrong arguments of {one.spec.name}: "):
-        return Uncalled(f"refused {given} ({result.removeprefix(wrong)})")
+        return Finding(f"refused {given} ({result.removeprefix(wrong)})", fault=False)
     if result.startswith(f"error: {one.spec.name} took more than"):
-        return f"{result.removeprefix(f'error: {one.spec.name} ')}, called with {given}"
+        late = result.removeprefix(f"error: {one.spec.name} ")
+        return Finding(f"{late}, called with {given}")
     if result.startswith(tuple(f"error: {name}" for name in BUGS)):
-        return f"raised {result.removeprefix('error: ')}, called with {given}"
+        return Finding(f"raised {result.removeprefix('error: ')}, called with {given}")
     return None
 
 
-def example(schema: Mapping[str, Any] | bool, whole: Mapping[str, Any]) -> Any:
+def example(
+    schema: Mapping[str, Any] | bool, whole: Mapping[str, Any], within: tuple[str, ...] = ()
+) -> Any:
     """A small value of a JSON schema as pydantic writes it, or as near as can be told from it;
-    `whole` holds what it refers to. Raises TaskError for a reference that leads nowhere in it."""
+    `whole` holds what it refers to, and `within` are the references that led here.
+
+    Raises TaskError for a reference that leads nowhere in `whole`, or into itself.
+    """
     if isinstance(schema, bool):  # anything at all
         return "1"
     if "$ref" in schema:
-        return example(_referred(schema["$ref"], whole), whole)
+        pointer = schema["$ref"]
+        return example(_referred(pointer, whole, within), whole, (*within, pointer))
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
@@ -88,15 +101,15 @@ def example(schema: Mapping[str, Any] | bool, whole: Mapping[str, Any]) -> Any:
     for several in ("anyOf", "oneOf", "allOf"):
         if several in schema:  # null first, or a type that holds itself would never end
             parts = sorted(schema[several], key=lambda one: one.get("type") != "null")
-            return example(parts[0], whole)
+            return example(parts[0], whole, within)
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
-        parts = schema.get("properties", {})
-        return {name: example(parts.get(name, {}), whole) for name in schema.get("required", ())}
+        parts, needed = schema.get("properties", {}), schema.get("required", ())
+        return {name: example(parts.get(name, {}), whole, within) for name in needed}
     if kind == "array":
         parts = schema.get("prefixItems") or [schema.get("items", {})] * schema.get("minItems", 0)
-        return [example(part, whole) for part in parts]
+        return [example(part, whole, within) for part in parts]
     if kind in ("integer", "number"):
         return _number(schema, kind)
     if kind in ("boolean", "null"):
@@ -104,13 +117,16 @@ def example(schema: Mapping[str, Any] | bool, whole: Mapping[str, Any]) -> Any:
     return "1" * max(1, schema.get("minLength", 1))
 
 
-def _referred(pointer: str, whole: Mapping[str, Any]) -> Any:
+def _referred(pointer: str, whole: Mapping[str, Any], within: Sequence[str]) -> Any:
     """What a JSON pointer names, such as `#/definitions/Place`: RFC 6901."""
+    if pointer in within:
+        raise TaskError(f"its schema needs '{pointer}' within itself, so no arguments are of it")
     found: Any = whole
+    start, *parts = pointer.split("/")
     try:
-        if not pointer.startswith("#"):
+        if start != "#":
             raise LookupError
-        for part in pointer.split("/")[1:]:
+        for part in parts:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             found = found[int(key) if isinstance(found, list) else key]
         return found

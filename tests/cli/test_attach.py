@@ -48,13 +48,16 @@ def test_problems_that_cannot_be_read(text: str | None, cli: CommandLine) -> Non
     cli("attach", *MADE, "--", "python", "app.py").failed(2, "problems.jsonl")
 
 
+HINT = ". The command comes after `--`, as in: orchestry attach my_app"
+
+
 @pytest.mark.parametrize(
     ("args", "found"),
     [
-        ((*MADE, "python", "app.py", "--x"), "There is no `--`"),
-        ((*MADE, "python", "app.py"), "There is no `--`"),
+        ((*MADE, "python", "app.py", "--x"), f"There is no `--`{HINT}"),
+        ((*MADE, "python", "app.py"), f"There is no `--`{HINT}"),
         (("--", "python", "app.py"), "Missing option '--problems'"),
-        ((*MADE[1:], "--", "./prog"), "NAME is missing"),
+        ((*MADE[1:], "--", "./prog"), f"NAME is missing{HINT}"),
         ((*MADE, "--"), "Missing argument '-- COMMAND'"),
         ((*MADE, "--x", "--", "python", "app.py"), "No such option: --x"),
     ],
@@ -62,6 +65,12 @@ def test_problems_that_cannot_be_read(text: str | None, cli: CommandLine) -> Non
 def test_a_command_comes_after_two_dashes(
     args: tuple[str, ...], found: str, cli: CommandLine
 ) -> None:
+    """The hint about it is only given where it helps."""
     result = cli("attach", *args)
     assert result.code == 2
-    assert f"{found}. The command comes after `--`, as in: orchestry attach my_app" in result.err
+    assert found in result.err
+    assert (HINT in result.err) == (HINT in found)
+
+
+def test_the_name_is_shown_as_optional(cli: CommandLine) -> None:
+    assert "attach [OPTIONS] [NAME] {-- COMMAND}..." in cli("attach", "--help").out

@@ -8,14 +8,19 @@ import json
 import signal
 import subprocess
 import sys
+import time
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orchestry
+from orchestry.cli.show import _facts
 from orchestry.core.config import RunConfig, resolve
+from orchestry.core.errors import ProviderError
 from orchestry.engine.run import resume
+from orchestry.report.tables import fault_counts
 from orchestry.store.journal import Answered, Lost
 from orchestry.store.run import Run
 from tests.models.conftest import ANTHROPIC_ANSWER, KEY, OPENAI_ANSWER
@@ -66,12 +71,12 @@ def test_what_a_program_asks_again_is_drawn_again(tmp_path: Path) -> None:
 def test_a_resume_pays_no_parallel_call_again(tmp_path: Path) -> None:
     """The process dies by SIGKILL, while pipelines of eight rollouts are on their way."""
     sets = [*FAKE, "options.way=pipelines", "episodes=1", "search.k_samples=8"]
-    sets += ["provider.fake.latency_s=0.05"]
+    sets += ["provider.fake.latency_s=0.5"]  # each role's three calls follow each other
     folder, whole = tmp_path / "run", 8 * 3 * 2
     command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(folder), "--trust"]
     with subprocess.Popen([*command, *(w for one in sets for w in ("--set", one))]) as process:
         while process.poll() is None and _answers(folder) < whole // 2:
-            pass
+            time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     assert whole // 2 <= _answers(folder) < whole
     resume(folder)
@@ -126,6 +131,38 @@ def test_schemas_that_the_fake_provider_can_not_follow_are_refused(tmp_path: Pat
     assert run.summary.failed_calls == 0
 
 
+def nested(deep: int) -> Any:
+    start: Any = {}
+    return reduce(lambda part, _: {"items": part}, range(deep - 1), start)
+
+
+def test_schemas_that_a_run_could_not_read_back_are_refused(tmp_path: Path) -> None:
+    """What is not refused is read back."""
+    bodies = [form(nested(deep)) for form in (tooled, shaped) for deep in (100, 101, 200)]
+    sets = [*FAKE, posts(*bodies), "episodes=1", "search.k_samples=1"]
+    orchestry.train(resolve([], sets, {}), tmp_path / "run")
+    (rollout,) = told(orchestry.load_run(tmp_path / "run"))
+    assert [status for status, _ in rollout[1:4]] == [200, 400, 400]
+    refused = [rollout[place][1] for place in (2, 3, 5, 6)]
+    assert all("a schema is nested deeper than 100: flatten it" in text for text in refused)
+
+
+def test_a_wrong_model_stops_a_run_though_its_programs_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say the same in all episodes."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    async def play() -> int:
+        async with serving(reply({"error": {"message": "no such model"}}, status=404)) as server:
+            sets = vendor("openai", server, "episodes=60", "search.k_samples=1")
+            with pytest.raises(ProviderError, match="requests in a row were refused"):
+                await asyncio.to_thread(orchestry.train, sets, tmp_path / "run")
+            return len(server.bodies)
+
+    assert asyncio.run(play()) < 60
+
+
 def vendor(name: str, server: Server, *sets: str) -> RunConfig:
     where = [f"provider.name={name}", "provider.model=m", f"provider.base_url={server.url}"]
     more = ["prices.m.input=1", "prices.m.output=5", "episodes=1"]
@@ -169,7 +206,10 @@ async def test_a_vendors_refusal_reaches_the_program_at_once(
         assert [status for status, _ in rollout] == [200, *[400] * 10, 200]
         assert all("answered 400: messages.1: no such call" in text for _, text in rollout[1:11])
     assert len(told(run)) == 2
-    assert (run.summary.calls, run.summary.failed_calls) == (4, 0)
+    summary = run.summary
+    assert (summary.calls, summary.failed_calls, summary.refused_calls) == (4, 0, 20)
+    assert "(20 calls refused to programs)" in dict(_facts(summary))["calls"]
+    assert fault_counts(run)["calls refused to programs, which were told why"] == "20"
     answered = [event for event in run.events if isinstance(event, Answered)]
     assert [event.source for event in answered].count("refused") == 20
     paid = sum(event.completion.usd for event in answered)

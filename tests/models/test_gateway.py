@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from orchestry.models.prices import price_table
 from orchestry.models.request_key import request_digest
 from orchestry.models.retry import AWAY_AFTER
 from orchestry.store.journal import Answered, Reserved
-from orchestry.store.summary import nano
+from orchestry.store.summary import books, nano
 from tests.models.scripted import INPUT, OUTPUT, USD, WORST, Run, Server, ask, fault, kinds, step
 
 
@@ -219,8 +220,9 @@ async def test_a_refused_request_is_one_missing_sample(run: Run) -> None:
 
 
 async def test_what_is_refused_to_a_program_is_its_own_affair(run: Run) -> None:
-    """However many different calls: none is missing, and none costs money. None is asked again once
-    another was answered; before, a setting may have been wrong."""
+    """However many different calls, once the provider has answered any: none is missing, and none
+    costs money. None is asked again once another was answered since; before, a setting may have
+    been wrong."""
 
     async def act(request: Request) -> str:
         if request.messages[0].content == "good":
@@ -229,22 +231,65 @@ async def test_what_is_refused_to_a_program_is_its_own_affair(run: Run) -> None:
 
     server = Server(act)
     calls = [ask(f"r{i}").model_copy(update={"programmed": True}) for i in range(2 * AWAY_AFTER)]
+    async with run.open(server) as gateway:
+        await gateway.answer(ask("good"))
+    spent = gateway.ledger.spent
     for times in (1, 2):
         async with run.open(server) as gateway:
             answers = [answer for (answer,) in await gateway.sample(calls, 1)]
             found = {(one.text, one.stop, one.failed) for one in answers}
             assert found == {("", "refused", "no luck")}
-            assert (gateway.failed, gateway.in_doubt) == (0, False)
-            assert (gateway.ledger.spent, gateway.ledger.reserved) == (0.0, 0.0)
-        assert len(server.asked) == times * len(calls)
+            assert (gateway.failed, gateway.refused) == (0, len(calls))
+            assert not gateway.in_doubt
+            assert (gateway.ledger.spent, gateway.ledger.reserved) == (spent, 0.0)
+        assert len(server.asked) == 1 + times * len(calls)
+        assert books(run.events).refused_calls == len(calls)
     async with run.open(server) as gateway:
-        await gateway.answer(ask("good"))
+        assert gateway.refused == len(calls)
+        await gateway.answer(ask("good", seed=8))
     async with run.open(server) as gateway:
         await gateway.sample(calls, 1)
-    assert len(server.asked) == 2 * len(calls) + 1
+    assert len(server.asked) == 2 * len(calls) + 2
     sources = {event.source for event in run.events if isinstance(event, Answered)}
     assert sources == {"refused", "provider"}
     assert run.warnings == ["writer's answer is missing, and its program told: no luck"] * 2
+
+
+@pytest.mark.parametrize("same", [False, True])
+async def test_a_wrong_setting_stops_a_run_of_programs(run: Run, same: bool) -> None:
+    """Also where their prompts are the same in each episode."""
+
+    async def act(request: Request) -> str:
+        raise fault(transient=False, refused=True)
+
+    def call(episode: int) -> Request:
+        told = {"programmed": True, "rank": episode}
+        return ask("same" if same else f"r{episode}", seed=episode).model_copy(update=told)
+
+    server = Server(act)
+    async with run.open(server) as gateway:
+        for episode in range(AWAY_AFTER - 1):
+            assert (await gateway.answer(call(episode))).stop == "refused"
+        assert isinstance(gateway.verdict(), ProviderError)
+        with pytest.raises(ProviderError, match=r"8 different requests in a row .*no luck"):
+            await gateway.answer(call(AWAY_AFTER))
+
+
+@pytest.mark.parametrize("word", ["failed", "refused", "too_long"])
+async def test_a_vendors_stop_word_is_no_state_of_ours(run: Run, word: str) -> None:
+    said = Completion(text="a", model="m", stop=word)
+    assert said.void == ""
+    assert said.model_copy(update={"text": "", "failed": "why"}).void
+    assert said.model_copy(update={"text": ""}).void == ("too_long" if word == "too_long" else "")
+
+    class Worded(Server):
+        async def complete(self, request: Request, **more: Any) -> Completion:
+            answer = await super().complete(request, **more)
+            return answer.model_copy(update={"stop": word})
+
+    async with run.open(Worded()) as gateway:
+        await gateway.answer(ask())
+        assert (gateway.failed, gateway.refused) == (0, 0)
 
 
 @pytest.mark.parametrize(("billed", "asked"), [(False, 3), (True, 2)])

@@ -71,8 +71,17 @@ def test_schemas_of_others_have_examples(part: Any, more: dict[str, Any], found:
     assert example(schema, schema) == {"given": found}
 
 
-@pytest.mark.parametrize("pointer", ["#/definitions/A", "#/type/0/x", "http://127.0.0.1/a", "A"])
+@pytest.mark.parametrize(
+    "pointer", ["#/definitions/A", "#/type/0/x", "http://127.0.0.1/a", "A", "#place", "#a/type"]
+)
 def test_a_reference_that_leads_nowhere_is_named(pointer: str) -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": pointer}}, "required": ["a"]}
     with pytest.raises(TaskError, match=f"refers to '{pointer}'"):
+        example(schema, schema)
+
+
+@pytest.mark.parametrize("pointer", ["#", "#/properties/a"])
+def test_a_reference_into_itself_is_named(pointer: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": pointer}}, "required": ["a"]}
+    with pytest.raises(TaskError, match=f"needs '{pointer}' within itself"):
         example(schema, schema)

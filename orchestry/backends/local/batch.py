@@ -383,7 +383,7 @@ def _moves(
 def _drawn(turn: Turn) -> list[Completion]:
     """What the agent's policy drew in a move: no answer to a prompt that was too long, or that was
     refused."""
-    return [one for one in turn.completion.answers if one.stop not in ("too_long", "refused")]
+    return [one for one in turn.completion.answers if not one.void]
 
 
 def _answers(turn: Turn, place: str) -> tuple[Tokens, ...]:

@@ -92,8 +92,8 @@ class Base:
 
         Thinking is off if the template supports that. A control token's name in a message is broken
         up, so that no agent can forge the end of a turn. Raises PromptTooLong if the prompt plus
-        `max_tokens` exceeds the context, and ConfigError if the template refuses the messages, such
-        as a system message.
+        `max_tokens` exceeds the context, and ConfigError if the template can't write the messages,
+        such as a system message.
         """
         from jinja2 import TemplateError
 
@@ -108,8 +108,8 @@ class Base:
             )
         except (TemplateError, TypeError) as error:  # the latter: a tool whose schema is none
             raise ConfigError(
-                f"the chat template of {self.name} refuses these messages ({reason(error)}): "
-                "send others, or choose a model whose template takes them"
+                f"the chat template of {self.name} can't write these messages and tools "
+                f"({reason(error)}): change them, or choose a model whose template can"
             ) from None
         if len(ids) + max_tokens > self.context:
             raise PromptTooLong(

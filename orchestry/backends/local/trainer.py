@@ -383,6 +383,8 @@ class Crew:
         )
         self._fitted = False
         """Whether any prompt so far left room for its answer; if not, a setting is wrong."""
+        self._told = set[str]()
+        """Why programs' messages were refused."""
         self._temperatures, self._settings, self._warn = temperatures, settings, warn
         self._weighing = Weighing(settings.importance, settings.importance_of == "answer")
 
@@ -420,8 +422,10 @@ class Crew:
             except ConfigError as error:
                 if not request.programmed:
                     raise
-                self._warn(f"{request.agent}'s answer is missing, and its program told: {error}")
-                why = {"stop": "refused", "failed": reason(error)}
+                if (text := reason(error)) not in self._told:
+                    self._told.add(text)
+                    self._warn(f"{request.agent}'s answer is missing, and its program told: {text}")
+                why = {"stop": "refused", "failed": text}
                 found.append(empty.model_copy(update=why))
         self._fitted |= any(isinstance(one, Prompt) for one in found)
         if errors and not self._fitted:

@@ -42,6 +42,8 @@ _TEAM = "v1"
 KINDS = (*wire.KINDS, RESPONSES)
 MOST_BYTES = 16 << 20
 """Of a call's body."""
+DEEPEST = 100
+"""Objects and lists in each other, in a schema."""
 
 
 class Refused(Exception):
@@ -90,8 +92,7 @@ class Program:
             answer = self._drawn.pop(turn.agent).answer
             if answer.done():  # its client has given up meanwhile
                 continue
-            long = turn.completion.stop == "too_long"
-            if why := TOO_LONG if long else turn.completion.failed:
+            if why := TOO_LONG if turn.completion.void == "too_long" else turn.completion.failed:
                 answer.set_exception(Refused(400, why))
             else:
                 answer.set_result(turn.completion)
@@ -240,7 +241,8 @@ class _Direct:
         upper, lower = (os.environ.get(name) for name in _NO_PROXY)
         self._before = dict(zip(_NO_PROXY, (upper, lower), strict=True))
         for name, kept in zip(_NO_PROXY, (upper or lower, lower or upper), strict=True):
-            os.environ[name] = f"{kept},{LOOPBACK}" if kept else LOOPBACK
+            if kept != "*":  # no proxy at all, which clients read only where it stands alone
+                os.environ[name] = f"{kept},{LOOPBACK}" if kept else LOOPBACK
 
     def _restore(self) -> None:
         for name, value in self._before.items():
@@ -322,7 +324,7 @@ class Host:
             try:
                 program, body = self._program(request), await _body(request)
                 role = _role(request.match_info["role"], body, program.team.roles)
-                answer = await program.ask(kind.read(role, body))
+                answer = await program.ask(_shallow(kind.read(role, body)))
             except wire.Unreadable as error:
                 return web.json_response(kind.error(str(error)), status=400)
             except Refused as error:
@@ -381,9 +383,23 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
     try:
         told = json.loads(await request.read())
         found = json.loads(utf8(json.dumps(told, ensure_ascii=False, allow_nan=False)))
-        to_json(found)  # a schema that is nested deeper than the journal takes
+        to_json(found)  # refuses what is nested too deep to be told, wherever it stands
     except (ValueError, RecursionError) as error:
         raise wire.Unreadable(f"the body can't be read as JSON ({reason(error)})") from None
     if not isinstance(found, dict):
         raise wire.Unreadable("the body is not a JSON object")
     return found
+
+
+def _shallow(ask: Ask) -> Ask:
+    """The same, if its schemas can be read back from a run's files. Raises Unreadable."""
+    for schema in (ask.schema, *(tool.parameters for tool in ask.tools)):
+        if _depth(schema) > DEEPEST:
+            raise wire.Unreadable(f"a schema is nested deeper than {DEEPEST}: flatten it")
+    return ask
+
+
+def _depth(part: Any) -> int:
+    """How many objects and lists stand in each other."""
+    inner = part.values() if isinstance(part, Mapping) else part
+    return 1 + max(map(_depth, inner), default=0) if isinstance(part, Mapping | list) else 0

@@ -110,7 +110,7 @@ def test_a_template_that_refuses_the_messages_is_named(tmp_path: Path) -> None:
     tiny_folder(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no system role') }}")
     base = load_base(str(tmp_path), device="cpu")
-    with pytest.raises(ConfigError, match=r"refuses these messages .no system role.: send others"):
+    with pytest.raises(ConfigError, match=r"can't write these messages .*no system role.: change"):
         base.render(HELLO)
 
 

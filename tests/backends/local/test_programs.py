@@ -19,6 +19,7 @@ from orchestry.store.journal import Learned
 from orchestry.store.records import EpisodeRecord
 from tests.backends.letters import turns
 from tests.backends.local.tiny import TEMPLATE, tiny_folder
+from tests.engine.test_changes import Notes
 
 TASKS = Path(__file__).parents[2] / "fixtures" / "tasks"
 GROUP, EVERY = 3, 2
@@ -81,7 +82,8 @@ def test_messages_that_the_chat_template_refuses_are_refused_to_their_program(
     user = {"role": "user", "content": "a"}
     body = json.dumps([["/chat/completions", {"messages": [user, user]}]])
     sets = (f"options.bodies={body}", 'options.only="3"', "episodes=4")
-    run = orchestry.train(poster(str(folder), *sets), tmp_path / "run")
+    noted = Notes()
+    run = orchestry.train(poster(str(folder), *sets), tmp_path / "run", noted)
     told = [
         json.loads(node.score.feedback)
         for one in run.episodes
@@ -91,7 +93,10 @@ def test_messages_that_the_chat_template_refuses_are_refused_to_their_program(
     statuses = Counter(tuple(status for status, _ in rollout) for rollout in told)
     assert statuses == {(200, 200): 6, (200, 400, 200): 2}
     why = [text for rollout in told for status, text in rollout if status == 400]
-    assert all("refuses these messages (roles must alternate): send others" in t for t in why)
+    assert all("can't write these messages and tools (roles must alternate)" in t for t in why)
+    assert run.summary.refused_calls == 2
+    (once,) = (line for line in noted.said if "its program told" in line)
+    assert once.endswith(json.loads(why[0])["error"]["message"])
     learned = [event.state for event in run.events if isinstance(event, Learned)]
     assert len(learned) == 4
     assert sum(state["samples"] for state in learned) > 0
