@@ -230,7 +230,7 @@ def diverse(found: Found) -> str:
                 gains = [b - a for a, b in zip(plain, own, strict=True)]
                 verdict = {1: "more", 0: "not told from 0", -1: "less"}[sign(gains)]
                 said.append(f"{name}, {KINDS[kind]}: {over_seeds(gains)} ({verdict})")
-    return f"Less what partners of one kind bring, by seed: {'; '.join(said)}." if said else ""
+    return f"More than with partners of one kind, by seed: {'; '.join(said)}." if said else ""
 
 
 KINDS = {"mix": "partners of four kinds", "self": "earlier versions of itself"}
