@@ -44,6 +44,7 @@ INTRO = (
 )
 
 
+KINDS = {"mix": "partners of four kinds", "self": "earlier versions of itself"}
 PROTOTYPE = 11.1
 """Of a team per night, before this package was written."""
 
@@ -64,11 +65,7 @@ def sign(differences: Sequence[float]) -> int:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence.
-
-    >>> listed([]), listed(["easy", "hard"])
-    ('none', 'easy, hard')
-    """
+    """Names in a sentence."""
     return ", ".join(names) or "none"
 
 
@@ -233,9 +230,6 @@ def diverse(found: Found) -> str:
     return f"More than with partners of one kind, by seed: {'; '.join(said)}." if said else ""
 
 
-KINDS = {"mix": "partners of four kinds", "self": "earlier versions of itself"}
-
-
 # --- 4. Nash --------------------------------------------------------------------------------------
 
 
@@ -350,19 +344,18 @@ def rides(found: Found) -> str:
 
 def beats(found: Found) -> str:
     """Where a deviation from upstream's equilibrium pays."""
-    parts = [p for p in bucket_questions.parts() if p.question == "deviate" and str(p) in found]
-    gains = [found[str(part)]["gain"] for part in parts]
-    pays = sum(mean > half_of for mean, half_of in gains)
-    hurts = sum(
-        found[str(part)]["team"][1] < found[str(part)]["team"][0]
-        for part, (mean, half_of) in zip(parts, gains, strict=True)
-        if mean > half_of
-    )
+    results = [
+        found[str(part)]
+        for part in bucket_questions.parts()
+        if part.question == "deviate" and str(part) in found
+    ]
+    pays = [one for one in results if one["gain"][0] > one["gain"][1]]
+    if not pays:
+        return "No seat where the gain's interval lies above 0."
+    hurts = sum(one["team"][1] < one["team"][0] for one in pays)
     return (
-        f"Yes, in {pays} of {len(parts)} seats, by the interval over games: with our ending "
+        f"Yes, in {len(pays)} of {len(results)} seats, by the interval over games: with our ending "
         f"upstream's profile is no equilibrium there. In {hurts} of them the team loses by it."
-        if pays
-        else "No seat where the gain's interval lies above 0."
     )
 
 

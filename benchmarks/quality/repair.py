@@ -19,7 +19,6 @@ from benchmarks import page
 from benchmarks.quality.local_learning import Notes
 from benchmarks.stats import columns, done, ended, interval
 from orchestry.core.config import validate
-from orchestry.core.types import Completion
 from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import resume, train
@@ -72,7 +71,7 @@ def row(name: str, run: Run) -> dict[str, str]:
     rewards = {record.problem: [record.mean_leaf_reward] for record in run.episodes}
     return {
         "team": name,
-        "moves of the coder with a call": f"{fmean(map(called, moves)):.0%}",
+        "moves of the coder with a call": f"{fmean(bool(move.steps) for move in moves):.0%}",
         "calls": str(len(results)),
         "refused": f"{wrong / len(results):.0%}" if results else "-",
         "edited": f"{fmean('edited' in leaf.score.tags for leaf in leaves):.0%}",
@@ -80,11 +79,6 @@ def row(name: str, run: Run) -> dict[str, str]:
         "reward, 95 %": interval(rewards),
         **by_grade(run),
     }
-
-
-def called(move: Completion) -> bool:
-    """Whether the agent called a tool before it answered."""
-    return bool(move.steps)
 
 
 def by_grade(run: Run) -> dict[str, str]:

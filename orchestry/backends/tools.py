@@ -20,7 +20,7 @@ from orchestry.core.concurrency import together
 from orchestry.core.digests import text_digest
 from orchestry.core.secrets import Redactor
 from orchestry.core.seeds import derive
-from orchestry.core.tools import TOO_MANY, Tool, ToolCall, ToolContext
+from orchestry.core.tools import TOO_MANY, ToolCall, ToolContext
 from orchestry.core.types import (
     AgentSpec,
     Completion,
@@ -124,10 +124,10 @@ class Toolbox:
 
     async def _called(self, used: Used, asked: _Asked) -> str:
         """Makes the call; of a tool with effects, its beginning is in the journal first."""
-        found = _tool(self.agents[used.agent], used.tool)
-        if isinstance(found, Tool) and found.effects:
+        spec = self.agents[used.agent]
+        if any(one.effects and one.spec.name == used.tool for one in spec.every_tool):
             self._journal.append(used)
-        return await asked.made(found, self._sandbox, self._redactor)
+        return await asked.made(spec, self._sandbox, self._redactor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +146,16 @@ class _Asked:
         said = text_digest(f"{self.request.path} {json.dumps(calls)}")[:16]
         return f"{request_digest(self.request)}.{len(self.before)}-{said}"
 
-    async def made(self, tool: Tool | str, sandbox: Sandbox, redactor: Redactor) -> str:
-        """The call's result, without secrets; a text in place of a tool says why there is none."""
+    async def made(self, spec: AgentSpec, sandbox: Sandbox, redactor: Redactor) -> str:
+        """The call's result, without secrets."""
         request, problem = self.request, self.request.problem
         assert problem is not None, "an agent's request has one"
-        if isinstance(tool, str):
-            text = tool
-        else:
+        known = {one.spec.name: one for one in spec.every_tool}
+        text = f"error: there is no tool '{self.call.name}', only {', '.join(known)}"
+        if (tool := known.get(self.call.name)) is not None:
             here = ToolContext(request.agent, problem, sandbox, request.state, self.before)
             text = await tool.use(self.call.arguments, here)
         return redactor.text(utf8(text), len(text))
-
-
-def _tool(spec: AgentSpec, name: str) -> Tool | str:
-    """An agent's tool of that name, or what is wrong with it."""
-    known = {one.spec.name: one for one in spec.every_tool}
-    return known.get(name) or f"error: there is no tool '{name}', only {', '.join(known)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +176,7 @@ class Unkept:
     ) -> tuple[str, ...]:
         """See Results."""
         spec, asked = self.agents[request.agent], _asked(request, made, said)
-        calls = ((one, _tool(spec, one.call.name)) for one in asked)
-        return tuple(
-            await together(one.made(tool, self.sandbox, self.redactor) for one, tool in calls)
-        )
+        return tuple(await together(one.made(spec, self.sandbox, self.redactor) for one in asked))
 
 
 def _asked(request: Request, made: Sequence[ToolCall], said: Completion) -> Iterator[_Asked]:

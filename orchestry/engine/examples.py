@@ -290,15 +290,13 @@ def _lessons(
             "learned can't be told from the program's own text: leave out --drop-behaviors"
         )
     team = _team(setup)
-
     most = {spec.role: spec.max_calls for spec in setup.task.agents if spec.tools}
 
     def shown(one: Lesson) -> Lesson:
         own = bare(one, team) if settings.drop_behaviors else of_team(one, team)
-        if one.agent not in most or not any(message.calls for message in own.messages):
+        if (calls := most.get(one.agent)) is None:
             return own
-        messages, drawn = (noted(each, most[one.agent]) for each in (own.messages, own.drawn))
-        return replace(own, messages=messages, drawn=drawn)
+        return replace(own, messages=noted(own.messages, calls), drawn=noted(own.drawn, calls))
 
     choice = Choice(settings.by, settings.share, settings.min_reward, setup.config.seed)
     if settings.method == "dpo":

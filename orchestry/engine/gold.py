@@ -59,11 +59,6 @@ def gold_answers(
 ) -> list[tuple[Problem, Mapping[str, str]]]:
     """The problems that have gold, each with its agents' actions. Raises ConfigError if there is
     none, or none that the agents could have said as they play."""
-    if able := [one.spec.name for spec in task.agents for one in spec.every_tool if one.effects]:
-        raise ConfigError(
-            f"gold answers are played, and {', '.join(dict.fromkeys(able))} would have effects: "
-            "learn from runs, or promise effects=False"
-        )
     if isinstance(task, Thoughtful):
         raise ConfigError(
             "gold answers are actions, without what agents.ROLE.infer or agents.ROLE.chain has an "
@@ -83,13 +78,22 @@ def gold_answers(
 
 
 def _check_calls(task: BaseTask[Any], problem: Problem, gold: Mapping[str, str]) -> None:
-    """Raises ConfigError for gold with more calls than its agent may make."""
+    """Raises ConfigError for gold with more calls than its agent may make, or whose calls would
+    have effects."""
     for spec in task.agents:
-        calls = len(calls_of(gold.get(spec.role)))
-        if calls > spec.max_calls:
+        calls = calls_of(gold.get(spec.role))
+        if len(calls) > spec.max_calls:
             raise ConfigError(
-                f"gold of {problem.id} has {calls} calls of {spec.role}, which may make "
+                f"gold of {problem.id} has {len(calls)} calls of {spec.role}, which may make "
                 f"{spec.max_calls}: raise agents.{spec.role}.max_calls"
+            )
+        made = {call.name for call in calls}
+        if able := [
+            one.spec.name for one in spec.every_tool if one.effects and one.spec.name in made
+        ]:
+            raise ConfigError(
+                f"gold answers are played, and {', '.join(able)} would have effects: learn from "
+                "runs, or promise effects=False"
             )
 
 
@@ -97,21 +101,13 @@ async def _played(
     setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
 ) -> list[Lesson]:
     config, golds = setup.config, gold_answers(setup.task, setup.problems)
-    agents = setup.task.agents
     async with open_sandbox(config.sandbox, allow_unsafe=config.allow_unsafe_code) as sandbox:
         rate = task_rater(setup.task, Tools(sandbox))
+        tools = Unkept(setup.task.agents, sandbox)
+        policies = ((WithTools(_Answers(gold), tools), problem) for problem, gold in golds)
         rollouts = (
-            (
-                Rollout(
-                    setup.task,
-                    team,
-                    WithTools(_Answers(gold), Unkept(agents, sandbox)),
-                    rate,
-                    Chains(1),
-                ),
-                problem,
-            )
-            for problem, gold in golds
+            (Rollout(setup.task, team, policy, rate, Chains(1)), problem)
+            for policy, problem in policies
         )
         trees = await together(rollout.play(problem, 0) for rollout, problem in rollouts)
     found, poor = list[Lesson](), list[str]()

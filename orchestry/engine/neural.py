@@ -116,23 +116,18 @@ def _note_changes(
 ) -> None:
     """Says which players and files are no longer what the run learned with, besides those that this
     call names itself."""
-    players, files = (
-        {
-            name: own
-            for name, own in digests.items()
-            if not f"{name}.".startswith(tuple(f"{key}.{one}." for one in changes.get(key, {})))
-        }
-        for key, digests in (
-            ("agents", players_digests(found.config)),
-            ("options", option_digests(found.task, found.config.options)),
-        )
-    )
-    if others := changed(run.events, players):
+
+    def since(key: str, digests: Mapping[str, str]) -> list[str]:
+        named = tuple(f"{key}.{one}." for one in changes.get(key, {}))
+        rest = {name: one for name, one in digests.items() if not f"{name}.".startswith(named)}
+        return changed(run.events, rest)
+
+    if others := since("agents", players_digests(found.config)):
         note(
             f"the run learned beside other contents of {worded(others)}: a file in an opponent's "
             "folder `checkpoints` stays as it is"
         )
-    if others := changed(run.events, files):
+    if others := since("options", option_digests(found.task, found.config.options)):
         note(f"the run learned with other contents of {worded(others)}: these are other games")
 
 

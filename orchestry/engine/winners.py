@@ -243,15 +243,12 @@ def _lessons(one: _Candidate, agent: str) -> Iterator[Lesson]:
 def lessons(turn: Turn, problem: str, run: str, reward: float) -> Iterator[Lesson]:
     """What a turn teaches: its answer; of a move with tools each answer of the loop, with the calls
     and results before it in its prompt."""
-    seen = turn.messages
-    for step in turn.completion.steps:
-        part = turn.model_copy(update={"messages": seen, "completion": step.said})
-        if (found := lesson(part, problem, run, reward)) is not None:
+    steps = turn.completion.steps
+    for place, said in enumerate(turn.completion.answers):
+        before = [message for step in steps[:place] for message in step.messages]
+        shown = {"messages": (*turn.messages, *before), "completion": said}
+        if (found := lesson(turn.model_copy(update=shown), problem, run, reward)) is not None:
             yield found
-        seen = (*seen, *step.messages)
-    last = turn.model_copy(update={"messages": seen})
-    if (found := lesson(last, problem, run, reward)) is not None:
-        yield found
 
 
 def lesson(turn: Turn, problem: str, run: str, reward: float) -> Lesson | None:

@@ -39,7 +39,7 @@ def silent_tools(task: BaseTask[Any]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ToolFinding:
     """What a call of a tool showed."""
 
     text: str
@@ -49,7 +49,7 @@ class Finding:
 
 async def tool_findings(
     task: BaseTask[Any], tools: Tools, game: Sequence[tuple[Problem, Any]]
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[ToolFinding]:
     """What is wrong with each tool that is called where its agent first acts in a game's states,
     and which of them refused their arguments."""
     called = set[str]()
@@ -64,20 +64,20 @@ async def tool_findings(
                     yield replace(found, text=f"'{one.spec.name}' of '{spec.role}' {found.text}")
 
 
-async def _finding(one: Tool, here: ToolContext) -> Finding | None:
+async def _finding(one: Tool, here: ToolContext) -> ToolFinding | None:
     schema = one.spec.parameters
     try:
         given = example(schema, schema)
     except TaskError as error:
-        return Finding(f"can't be called: {error}")
+        return ToolFinding(f"can't be called: {error}")
     result = await one.use(json.dumps(given), here)
     if result.startswith(wrong := f"error: wrong arguments of {one.spec.name}: "):
-        return Finding(f"refused {given} ({result.removeprefix(wrong)})", fault=False)
+        return ToolFinding(f"refused {given} ({result.removeprefix(wrong)})", fault=False)
     if result.startswith(f"error: {one.spec.name} took more than"):
         late = result.removeprefix(f"error: {one.spec.name} ")
-        return Finding(f"{late}, called with {given}")
+        return ToolFinding(f"{late}, called with {given}")
     if result.startswith(tuple(f"error: {name}" for name in BUGS)):
-        return Finding(f"raised {result.removeprefix('error: ')}, called with {given}")
+        return ToolFinding(f"raised {result.removeprefix('error: ')}, called with {given}")
     return None
 
 

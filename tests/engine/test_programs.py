@@ -112,19 +112,6 @@ def test_no_proxy_is_asked_for_this_machine(
     assert {name: os.environ.get(name) for name in before} == before
 
 
-async def test_hosts_that_overlap_keep_the_proxy_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "corp.example")
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    task: Any = load_task("chatter", task_path=[TASKS])
-    first, second = Host(task).open(), Host(task).open()
-    await first.__aenter__()
-    await second.__aenter__()
-    await first.__aexit__(None, None, None)
-    assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == "corp.example,127.0.0.1"
-    await second.__aexit__(None, None, None)
-    assert (os.environ["no_proxy"], os.environ.get("NO_PROXY")) == ("corp.example", None)
-
-
 async def test_no_proxy_at_all_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients read it only where it stands alone."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")

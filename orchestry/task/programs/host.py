@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from inspect import isawaitable
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
@@ -214,45 +214,21 @@ async def _awaited(found: Any) -> Any:
     return await found
 
 
-@dataclass(slots=True)
-class _Direct:
-    """Keeps the clients in this process from asking a proxy of the user's for this machine, while
-    any host is open."""
-
-    _hosts: int = 0
-    _before: dict[str, str | None] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            self._hosts += 1
-            if self._hosts == 1:
-                self._set()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._hosts -= 1
-                if not self._hosts:
-                    self._restore()
-
-    def _set(self) -> None:
-        upper, lower = (os.environ.get(name) for name in _NO_PROXY)
-        self._before = dict(zip(_NO_PROXY, (upper, lower), strict=True))
-        for name, kept in zip(_NO_PROXY, (upper or lower, lower or upper), strict=True):
-            if kept != "*":  # no proxy at all, which clients read only where it stands alone
-                os.environ[name] = f"{kept},{LOOPBACK}" if kept else LOOPBACK
-
-    def _restore(self) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+@contextmanager
+def _direct() -> Iterator[None]:
+    """In this context clients in this process ask no proxy of the user's for this machine."""
+    before = {name: os.environ.get(name) for name in _NO_PROXY}
+    for name in _NO_PROXY:
+        kept = before[name] or next(filter(None, before.values()), None)
+        if kept != "*":  # no proxy at all, which clients read only where it stands alone
+            os.environ[name] = f"{kept},{LOOPBACK}" if kept else LOOPBACK
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
                 os.environ[name] = value
-
-
-_direct = _Direct()
 
 
 class Host:
