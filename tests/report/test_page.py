@@ -20,7 +20,7 @@ from orchestry.report.page.content import telling
 from orchestry.report.page.texts import TEXTS, LineTable, embedded
 from orchestry.report.runs import read_experiments
 from orchestry.store.journal import Evaluated, Learned, Opened, Rated, Stopped
-from orchestry.store.records import EpisodeRecord
+from orchestry.store.records import UNMEASURED, EpisodeRecord
 from orchestry.store.run import Run, Store
 from tests.report.made import config, copied
 
@@ -60,6 +60,9 @@ class Page(HTMLParser):
         """An episode's record, put together again from its tree and the lines of all texts."""
         lines = json.loads(self.texts["lines"])
         raw = json.loads(self.texts[f"episode-{run}-{episode}"])
+        assert raw.pop("unmeasured", None) == (
+            None if {"credits", "failed"} & raw.keys() else UNMEASURED
+        )
         return EpisodeRecord.model_validate(_joined({**raw, "seed": int(raw["seed"])}, lines))
 
 

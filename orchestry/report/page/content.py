@@ -11,7 +11,7 @@ from orchestry.report.page.entry import Kind, PageRun, entry
 from orchestry.report.page.steps import compared
 from orchestry.report.page.texts import LineTable, embedded, numbered
 from orchestry.report.runs import Experiment, Salvaged, arms
-from orchestry.store.records import EpisodeRecord
+from orchestry.store.records import UNMEASURED, EpisodeRecord
 
 CAP = 40_000_000
 """Bytes of trees and texts."""
@@ -77,6 +77,8 @@ def _tree(record: EpisodeRecord, lines: LineTable, left: int) -> tuple[str, int]
     """An episode's JSON and its bytes, new lines included; '' if they are more than `left`."""
     before = len(lines.all)
     plain: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
+    if not (record.credits or record.failed):
+        plain["unmeasured"] = UNMEASURED
     plain["seed"] = str(record.seed)  # too large for a JavaScript number
     for node in plain["nodes"]:
         for turn in node["turns"]:

@@ -36,9 +36,8 @@ function treeKey() {
 function credits(tree, select) {
   const found = tree.record.credits ?? [];
   if (!found.length) {
-    return tree.record.failed ? null : el('p', { class: 'fine' }, 'Credit: none. Each move was ' +
-      'drawn once in its state and not replayed, so the agents\u2019 parts in the reward are not ' +
-      'known.');
+    const { unmeasured } = tree.record;
+    return unmeasured ? el('p', { class: 'fine' }, `Credit: ${unmeasured}.`) : null;
   }
   const reach = Math.max(0.05, ...found.flatMap((one) => [one.low, one.high].map(Math.abs)));
   const leaves = [...new Set(found.map((one) => one.leaf))];
