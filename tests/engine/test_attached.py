@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,20 +41,26 @@ END
 """
 
 
+def attach(folder: Path, name: str, agents: str, program: Path, lines: Sequence[str]) -> Path:
+    """The folder with the task that the command writes of a Python program and problems."""
+    (folder / "problems.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    given = ["--problems", str(folder / "problems.jsonl"), "--agents", agents]
+    command = [sys.executable, str(program)]
+    with pytest.raises(SystemExit) as exited:
+        main(["attach", name, "--dir", str(folder / "tasks"), *given, "--", *command])
+    assert exited.value.code == 0
+    return folder / "tasks"
+
+
 def attached(folder: Path, end: str, **more: str) -> RunConfig:
     """A run of a command whose last lines are `end`."""
     (folder / "app.py").write_text(PROGRAM.replace("END", end), encoding="utf-8")
     lines = [f'{{"id": "p{n}", "prompt": "Write of {n}."}}' for n in range(2)]
-    (folder / "problems.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    given = ["--problems", str(folder / "problems.jsonl"), "--agents", "writer,critic"]
-    command = [sys.executable, str(folder / "app.py")]
-    with pytest.raises(SystemExit) as exited:
-        main(["attach", "app", "--dir", str(folder / "tasks"), *given, "--", *command])
-    assert exited.value.code == 0
-    file = folder / "tasks" / "app" / "task.py"
+    tasks = attach(folder, "app", "writer,critic", folder / "app.py", lines)
+    file = tasks / "app" / "task.py"
     for name, value in more.items():
         file.write_text(re.sub(rf"{name} = \S+", f"{name} = {value}", file.read_text()))
-    sets = ["task=app", f"task_path=[{folder / 'tasks'}]", "provider.name=fake", "episodes=2"]
+    sets = ["task=app", f"task_path=[{tasks}]", "provider.name=fake", "episodes=2"]
     return resolve([], [*sets, "search.k_samples=2"], {})
 
 

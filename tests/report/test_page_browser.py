@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orchestry
+from orchestry.core.types import Completion
 from orchestry.report import page
 from orchestry.report.runs import read_experiments
 from orchestry.store.run import Run, Store, load_run
@@ -92,16 +93,24 @@ def test_the_keyboard_reaches_episodes_tree_and_samples(
     assert f"episode={following}" in tab.eval("location.hash")
 
 
-def test_a_move_shows_its_calls_and_their_results(tab: Tab, called: Run, tmp_path: Path) -> None:
-    record, node, step = next(
-        (record, node, turn.completion.steps[0])
-        for record in called.episodes
+def _at_a_move(
+    tab: Tab, folder: Path, run: Run, wanted: Callable[[Completion], bool]
+) -> Completion:
+    """Opens the page at the first node with such an answer."""
+    episode, node, said = next(
+        (record.episode, node.id, turn.completion)
+        for record in run.episodes
         for node in record.nodes
         for turn in node.turns
-        if turn.completion.steps
+        if wanted(turn.completion)
     )
-    opened(tab, tmp_path, called)
-    tab.eval(f"location.hash = '#run=0&episode={record.episode}&node={node.id}'")
+    opened(tab, folder, run)
+    tab.eval(f"location.hash = '#run=0&episode={episode}&node={node}'")
+    return said
+
+
+def test_a_move_shows_its_calls_and_their_results(tab: Tab, called: Run, tmp_path: Path) -> None:
+    (step, *_) = _at_a_move(tab, tmp_path, called, lambda said: bool(said.steps)).steps
     summary = "[...document.querySelectorAll('.move.last details.saw > summary')]"
     (call, *_), (result, *_) = step.said.calls, step.results
     titles = tab.eval(f"{summary}.map(e => e.innerText)")
@@ -114,15 +123,7 @@ def test_a_move_shows_its_calls_and_their_results(tab: Tab, called: Run, tmp_pat
 def test_a_programs_move_shows_the_calls_that_it_leaves_to_the_program(
     tab: Tab, programmed: Run, tmp_path: Path
 ) -> None:
-    record, node, call = next(
-        (record, node, turn.completion.calls[0])
-        for record in programmed.episodes
-        for node in record.nodes
-        for turn in node.turns
-        if turn.completion.calls
-    )
-    opened(tab, tmp_path, programmed)
-    tab.eval(f"location.hash = '#run=0&episode={record.episode}&node={node.id}'")
+    (call, *_) = _at_a_move(tab, tmp_path, programmed, lambda said: bool(said.calls)).calls
     said = tab.eval("document.querySelector('.move.last').innerText")
     assert f"called {call.name} {call.arguments}" in said
     assert "an empty answer" not in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import pytest
 
 import orchestry
 from benchmarks.peers.programs_learn import PLACE
-from orchestry.cli import main
 from orchestry.core.config import resolve
 from orchestry.core.types import TASK_ERROR
+from tests.engine.test_attached import attach
 from tests.engine.test_learning import PLUS, model
 
 POST = "The cat sat on the mat all day and did not move at all."
@@ -39,13 +38,8 @@ def test_plain_clients_learn_a_rule(tmp_path: Path) -> None:
         for split, size in sizes.items()
         for n in range(size)
     ]
-    (tmp_path / "problems.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    given = ["--problems", str(tmp_path / "problems.jsonl"), "--agents", "writer,editor"]
-    command = [sys.executable, str(PLACE / "plain_clients.py")]
-    with pytest.raises(SystemExit) as exited:
-        main(["attach", "posts", "--dir", str(tmp_path / "tasks"), *given, "--", *command])
-    assert exited.value.code == 0
-    sets = ["task=posts", f"task_path=[{tmp_path / 'tasks'}]", "episodes=6", "search.k_samples=2"]
+    tasks = attach(tmp_path, "posts", "writer,editor", PLACE / "plain_clients.py", lines)
+    sets = ["task=posts", f"task_path=[{tasks}]", "episodes=6", "search.k_samples=2"]
     learn = ["behaviors.enabled=true", "behaviors.every=3", "behaviors.candidates=2"]
     with model(acts=said) as (server, where):
         config = resolve([], [*sets, *learn, "behaviors.share=4", "cache.enabled=false", *where])
