@@ -26,28 +26,31 @@ def _compiled(function: F) -> F:
 
 
 @_compiled
-def tanh_(x: Any) -> None:
-    """In place, of a flat float32 array: a rational approximation within 3e-7 (the coefficients of
+def tanh_(x_RO: Any, bias_O: Any) -> None:
+    """tanh(x + bias) in place, float32: a rational approximation within 3e-7 (the coefficients of
     Eigen's `ptanh`), several times as fast as the exact one."""
-    for place in range(len(x)):
-        v = min(max(x[place], np.float32(-7.9053111)), np.float32(7.9053111))
-        w = v * v
-        top = np.float32(-2.76076847742355e-16) * w + np.float32(2.00018790482477e-13)
-        top = top * w + np.float32(-8.60467152213735e-11)
-        top = top * w + np.float32(5.12229709037114e-08)
-        top = top * w + np.float32(1.48572235717979e-05)
-        top = top * w + np.float32(6.37261928875436e-04)
-        top = top * w + np.float32(4.89352455891786e-03)
-        low = np.float32(1.19825839466702e-06) * w + np.float32(1.18534705686654e-04)
-        low = low * w + np.float32(2.26843463243900e-03)
-        low = low * w + np.float32(4.89352518554385e-03)
-        x[place] = v * top / low
+    for row in range(len(x_RO)):
+        for place in range(len(bias_O)):
+            v = x_RO[row, place] + bias_O[place]
+            v = min(max(v, np.float32(-7.9053111)), np.float32(7.9053111))
+            w = v * v
+            top = np.float32(-2.76076847742355e-16) * w + np.float32(2.00018790482477e-13)
+            top = top * w + np.float32(-8.60467152213735e-11)
+            top = top * w + np.float32(5.12229709037114e-08)
+            top = top * w + np.float32(1.48572235717979e-05)
+            top = top * w + np.float32(6.37261928875436e-04)
+            top = top * w + np.float32(4.89352455891786e-03)
+            low = np.float32(1.19825839466702e-06) * w + np.float32(1.18534705686654e-04)
+            low = low * w + np.float32(2.26843463243900e-03)
+            low = low * w + np.float32(4.89352518554385e-03)
+            x_RO[row, place] = v * top / low
 
 
 @_compiled
 def draw(logits_RA: Any, sizes_H: Any, uniform_RH: Any, actions_RH: Any, logprobs_R: Any) -> None:
     """Writes the action that each uniform number falls on, and the joint's log-probability; below
     0: the likeliest."""
+    weight = np.empty(logits_RA.shape[1], logits_RA.dtype)
     for row in range(len(logits_RA)):
         first, logp = 0, 0.0
         for choice in range(len(sizes_H)):
@@ -58,13 +61,14 @@ def draw(logits_RA: Any, sizes_H: Any, uniform_RH: Any, actions_RH: Any, logprob
                     top, best = logits_RA[row, place], place
             total = 0.0
             for place in range(first, last):
-                total += math.exp(logits_RA[row, place] - top)
+                weight[place] = math.exp(logits_RA[row, place] - top)
+                total += weight[place]
             taken = best
             if uniform_RH[row, choice] >= 0.0:
                 left = uniform_RH[row, choice] * total
                 taken = last - 1
                 for place in range(first, last):
-                    left -= math.exp(logits_RA[row, place] - top)
+                    left -= weight[place]
                     if left < 0.0:
                         taken = place
                         break

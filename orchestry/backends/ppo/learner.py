@@ -129,6 +129,7 @@ class Learner:
         for t in range(horizon):
             seen_BSD = self._seen(games.observations, learn=True)
             actions_BSH, logprobs_BS = self.team.act(seen_BSD, self._random)
+            values_BS = self.team.values(seen_BSD)
             games.step(self._all_actions(actions_BSH))
             ended_B, over_B = games.ended.copy(), games.ended | games.cut
             rewards_BS = self._rewards(games.rewards)
@@ -136,11 +137,10 @@ class Learner:
                 cut[t] = self.team.values(self._seen(games.final))
             self._count(over_B, played)
             flags = (torch.from_numpy(ended_B), torch.from_numpy(over_B))
-            steps.append((seen_BSD, actions_BSH, logprobs_BS, rewards_BS, *flags))
+            steps.append((seen_BSD, actions_BSH, logprobs_BS, values_BS, rewards_BS, *flags))
         last_BS = self.team.values(self._seen(games.observations))
         columns = [torch.stack(column).to(self.device) for column in zip(*steps, strict=True)]
-        seen_TBSD, actions_TBSH, logprobs_TBS, rewards_TBS, ended_TB, over_TB = columns
-        values_TBS = self.team.values(seen_TBSD.flatten(0, 1)).view_as(logprobs_TBS)
+        seen_TBSD, actions_TBSH, logprobs_TBS, values_TBS, rewards_TBS, ended_TB, over_TB = columns
         next_TBS = torch.cat((values_TBS[1:], last_BS[None]))
         for t, values_BS in cut.items():
             next_TBS[t][over_TB[t]] = values_BS[over_TB[t]]

@@ -56,17 +56,19 @@ def forward(layers: Sequence[tuple[Tensor, Tensor]], x_PMI: Tensor) -> list[Tens
     """The input, each hidden layer after tanh, and the output (P, M, O)."""
     found = [x_PMI]
     for number, (weight, bias) in enumerate(layers):
-        out = torch.baddbmm(bias, found[-1], weight)
-        found.append(out if number == len(layers) - 1 else _tanh_(out))
+        # `baddbmm` would write the bias into every row first; tanh adds it while it is there.
+        out = torch.bmm(found[-1], weight)
+        found.append(out.add_(bias) if number == len(layers) - 1 else _tanh_(out, bias))
     return found
 
 
-def _tanh_(x: Tensor) -> Tensor:
-    """In place."""
-    if x.device.type != "cpu" or x.dtype != torch.float32:
-        return x.tanh_()
-    kernels.tanh_(x.view(-1).numpy())
-    return x
+def _tanh_(x_PMO: Tensor, bias: Tensor) -> Tensor:
+    """tanh(x + bias) in place; bias (P, 1, O)."""
+    if x_PMO.device.type != "cpu" or x_PMO.dtype != torch.float32:
+        return x_PMO.add_(bias).tanh_()
+    for x_MO, own in zip(x_PMO.numpy(), bias.numpy(), strict=True):
+        kernels.tanh_(x_MO, own[0])
+    return x_PMO
 
 
 def backward(
@@ -85,4 +87,5 @@ def backward(
             torch.bmm(seen[number].mT, grad_PMO, out=weight_grad)
         bias_grad.copy_(grad_PMO.sum(1, keepdim=True))
         if number:
-            grad_PMO = torch.ops.aten.tanh_backward(grad_PMO @ weight.mT, seen[number])
+            grad_PMO = grad_PMO @ weight.mT
+            torch.ops.aten.tanh_backward.grad_input(grad_PMO, seen[number], grad_input=grad_PMO)

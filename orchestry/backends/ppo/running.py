@@ -41,7 +41,7 @@ class Moments:
 
     def normalised(self, rows: Tensor) -> Tensor:
         """(rows - mean) / deviation, cut at LIMIT."""
-        scaled = (rows - self.mean.to(torch.float32)) / self.deviation
+        scaled = (rows - self.mean.to(torch.float32)).div_(self.deviation)
         return scaled.clamp_(-LIMIT, LIMIT)
 
     def state(self) -> dict[str, Tensor]:
