@@ -23,8 +23,10 @@ from tools.keys import PLACEHOLDERS, explanations, model_in
 PAGE = Path(__file__).resolve().parent.parent / "configs" / "default.yaml"
 COMMAND = "python -m tools.defaults --write"
 WIDTH = 100
+EDITORS = "# yaml-language-server: $schema=schema.json\n"
+"""Editors with a YAML language server complete and check keys by it."""
 HEAD = f"""\
-## Every key of a run's config with its default, written by `{COMMAND}`.
+{EDITORS}## Every key of a run's config with its default, written by `{COMMAND}`.
 ## To set some, copy this file and take away the leading "# " of a key and of those above it, or
 ## set them by --set, as in --set search.k_samples=8. docs/cli.md has the limits of each.
 ## ROLE and MODEL stand for names of yours, and the two prices of MODEL are an example.

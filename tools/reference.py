@@ -42,6 +42,8 @@ A run's config is merged in this order, the later word counting: the defaults be
 `configs/<backend>.yaml`, `--config`, `--set`, flags. Every key can stand in a YAML file or be set
 by `--set`, as in `--set search.k_samples=8`; `configs/default.yaml` has them all. In a heading,
 capitals stand for a name of yours: an agent's role, a model. None is `null` in YAML.
+`orchestry config show` takes the flags of `run` and prints what they come to, with the source of
+each value. `orchestry config schema > schema.json` writes what an editor completes keys by.
 """
 
 

@@ -41,6 +41,7 @@ PANELS = {
         "judge": "Measure a judge before trusting it.",
     },
     "Look and prepare": {
+        "config": "Show what a run's config comes to, and the schema of its keys.",
         "tasks": "List, check and create tasks.",
         "attach": "Make a task of a program that has agents of its own.",
         "behaviors": "List, show and compare what teams learned.",

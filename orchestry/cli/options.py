@@ -334,8 +334,8 @@ _FLAGS = {
     "allow_unsafe_code": "allow_unsafe_code",
 }
 """Flag to config key."""
-_NAMES = {key: f"--{flag.replace('_', '-')}" for flag, key in _FLAGS.items()}
-_NAMES |= {"ppo.device": "--cpu"}
+FLAG_OF = {key: f"--{flag.replace('_', '-')}" for flag, key in _FLAGS.items()}
+FLAG_OF |= {"ppo.device": "--cpu", "task_path": "--task-path"}
 """Config key to flag."""
 
 
@@ -346,20 +346,39 @@ def trusting(flag: bool | None) -> Trust:
     return lambda question: typer.confirm(question, err=True)
 
 
-def config_from(**flags: Unpack[RunFlags]) -> RunConfig:
-    """Merges defaults < configs/<backend>.yaml < --config < --set < flags. Raises ConfigError, also
-    if --config names other people's code or servers that are not confirmed."""
+Layers = tuple[list[Path], list[str], dict[str, Any]]
+"""Files, settings `a.b=c`, and flags by config key: the later one wins."""
+
+
+def layers(flags: RunFlags) -> Layers:
+    """What is merged over the defaults: configs/<backend>.yaml < --config < --set < flags."""
     from orchestry.core.config import resolve
-    from orchestry.core.ppo import check_settings
 
     file, sets, given = flags.get("file"), flags.get("sets") or [], _given(flags)
     chosen = [_preset(file)] if file else []
     backend = resolve(chosen, sets, given).backend
-    config = resolve([*_backend_file(backend), *chosen], sets, given)
-    check_read(backend, flags)
-    if backend == "ppo":
+    return [*_backend_file(backend), *chosen], sets, given
+
+
+def resolved(found: Layers, flags: RunFlags) -> RunConfig:
+    """The config that layers come to. Raises ConfigError."""
+    from orchestry.core.config import resolve
+    from orchestry.core.ppo import check_settings
+
+    config = resolve(*found)
+    check_read(config.backend, flags)
+    if config.backend == "ppo":
         check_settings(config)
-    if file and chosen == [file] and not file.resolve().is_relative_to(Path("configs").resolve()):
+    return config
+
+
+def config_from(**flags: Unpack[RunFlags]) -> RunConfig:
+    """Defaults < configs/<backend>.yaml < --config < --set < flags. Raises ConfigError, also if
+    --config names other people's code or servers that are not confirmed."""
+    found, file = layers(flags), flags.get("file")
+    config = resolved(found, flags)
+    own = file and not file.resolve().is_relative_to(Path("configs").resolve())
+    if file and own and file == found[0][-1]:
         from orchestry.engine.trust import check_trust
 
         check_trust(config, file, trusting(flags.get("trust")), settings(flags))
@@ -373,7 +392,7 @@ def check_read(backend: str, flags: RunFlags, show_best: bool = False) -> None:
     from orchestry.core.resolve import by_role, leaves, settings_of
 
     named = {key: key for key, _ in leaves(by_role(settings_of(flags.get("sets") or [])))}
-    named |= {key: _NAMES.get(key, key) for key in _given(flags)}
+    named |= {key: FLAG_OF.get(key, key) for key in _given(flags)}
     odd = [name for key, name in named.items() if not reads(backend, key)]
     if backend == "ppo":
         refuse_unread([*odd, *(["--show-best"] if show_best else [])])

@@ -9,7 +9,7 @@ import yaml
 
 from orchestry.core.config import AgentConfig, RunConfig, validate
 from orchestry.core.resolve import read_config_file
-from tools.defaults import COMMAND, PAGE, page
+from tools.defaults import COMMAND, EDITORS, PAGE, page
 from tools.keys import sections
 
 
@@ -22,7 +22,7 @@ def test_the_file_is_what_the_config_says_now() -> None:
 def test_it_sets_nothing_and_shows_the_defaults(tmp_path: Path) -> None:
     assert read_config_file(PAGE) == {}
     shown = tmp_path / "shown.yaml"
-    shown.write_text(re.sub(r"^# ", "", page(), flags=re.MULTILINE))
+    shown.write_text(re.sub(r"^# ", "", page().removeprefix(EDITORS), flags=re.MULTILINE))
     data = read_config_file(shown)
     config = validate(data)
     assert config.agents == {"ROLE": AgentConfig()}
@@ -33,7 +33,7 @@ def test_it_sets_nothing_and_shows_the_defaults(tmp_path: Path) -> None:
 
 def test_a_key_can_be_set_as_the_head_says() -> None:
     above: list[str] = []
-    for line in page().splitlines():
+    for line in page().removeprefix(EDITORS).splitlines():
         if line.startswith("# "):
             key = line[2:]
             del above[(len(key) - len(key.lstrip())) // 2 :]

@@ -1,0 +1,69 @@
+"""configs/schema.json says what the config says today, and accepts what a file may say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from orchestry.core.config import RunConfig, validate
+from orchestry.core.errors import ConfigError
+from tools.defaults import EDITORS
+from tools.schema import COMMAND, PAGE, page
+
+SHIPPED = sorted(PAGE.parent.glob("*.yaml"))
+RIGHT: list[dict[str, Any]] = [
+    {"agents": [{"role": "coder", "provider": "fake"}]},
+    {"agents": {"coder": {"provider": {"name": "fake"}}, "seat": {"plays": "guard"}}},
+    {"provider": {"name": "local:runs/trained"}, "behaviors": {"share": "auto"}},
+    {"trackers": {"wandb": False}, "budget": {"usd": None}},
+]
+WRONG: list[dict[str, Any]] = [
+    {"serach": {}},
+    {"search": {"k_samples": 0}},
+    {"agents": [{"goal": "no role"}]},
+    {"backend": "locl"},
+]
+
+
+@pytest.fixture(scope="module")
+def schema() -> Draft202012Validator:
+    found = json.loads(page())
+    Draft202012Validator.check_schema(found)
+    return Draft202012Validator(found)
+
+
+def test_the_file_is_what_the_config_says_now() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        f"configs/schema.json is not what the config says now: run `{COMMAND}` and commit the file"
+    )
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_configs_name_it_and_fit_it(file: Path, schema: Draft202012Validator) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith(EDITORS)
+    schema.validate(yaml.safe_load(text) or {})
+
+
+def test_a_resolved_config_fits_it(schema: Draft202012Validator) -> None:
+    schema.validate(yaml.safe_load(RunConfig().to_yaml()))
+
+
+@pytest.mark.parametrize("data", RIGHT)
+def test_it_takes_what_a_config_takes(data: dict[str, Any], schema: Draft202012Validator) -> None:
+    validate(data)
+    schema.validate(data)
+
+
+@pytest.mark.parametrize("data", WRONG)
+def test_it_refuses_what_a_config_refuses(
+    data: dict[str, Any], schema: Draft202012Validator
+) -> None:
+    with pytest.raises(ConfigError):
+        validate(data)
+    assert not schema.is_valid(data)
