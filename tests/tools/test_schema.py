@@ -31,7 +31,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def schema() -> Draft202012Validator:
+def schema() -> Any:
     found = json.loads(page())
     Draft202012Validator.check_schema(found)
     return Draft202012Validator(found)
@@ -44,26 +44,24 @@ def test_the_file_is_what_the_config_says_now() -> None:
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem)
-def test_shipped_configs_name_it_and_fit_it(file: Path, schema: Draft202012Validator) -> None:
+def test_shipped_configs_name_it_and_fit_it(file: Path, schema: Any) -> None:
     text = file.read_text(encoding="utf-8")
     assert text.startswith(EDITORS)
     schema.validate(yaml.safe_load(text) or {})
 
 
-def test_a_resolved_config_fits_it(schema: Draft202012Validator) -> None:
+def test_a_resolved_config_fits_it(schema: Any) -> None:
     schema.validate(yaml.safe_load(RunConfig().to_yaml()))
 
 
 @pytest.mark.parametrize("data", RIGHT)
-def test_it_takes_what_a_config_takes(data: dict[str, Any], schema: Draft202012Validator) -> None:
+def test_it_takes_what_a_config_takes(data: dict[str, Any], schema: Any) -> None:
     validate(data)
     schema.validate(data)
 
 
 @pytest.mark.parametrize("data", WRONG)
-def test_it_refuses_what_a_config_refuses(
-    data: dict[str, Any], schema: Draft202012Validator
-) -> None:
+def test_it_refuses_what_a_config_refuses(data: dict[str, Any], schema: Any) -> None:
     with pytest.raises(ConfigError):
         validate(data)
     assert not schema.is_valid(data)
