@@ -36,6 +36,8 @@ PANELS = {
         "evaluate": "Score a run's configuration on held-out problems.",
         "baselines": "Run the baselines that a team is compared with.",
         "tournament": "Let players meet in one game: scripts, policies, language models.",
+        "runs": "List runs: state, reward, dollars.",
+        "compare": "Compare two runs: settings, and differences with intervals.",
         "report": "Write a report of one or more runs: tables, figures, examples.",
         "rate": "Rate trajectories yourself: your ratings outrank the judge's.",
         "judge": "Measure a judge before trusting it.",
@@ -51,7 +53,7 @@ PANELS = {
     },
 }
 COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
-_MODULES = {"resume": "run"}
+_MODULES = {"resume": "run", "runs": "listing"}
 """Modules whose name differs from the command's."""
 _LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
 """Commands that may run in several processes: see orchestry/backends/local/distributed.py."""

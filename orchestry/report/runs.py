@@ -117,10 +117,13 @@ class Salvaged(Run):
 
     @cached_property
     def summary(self) -> Summary:
-        """summary.json; if it can't be read, a summary computed from journal and episodes."""
-        return self._written or summarise_journal(
-            self.folder, self.config, books(self.events), self._all
-        )
+        """summary.json; if it can't be read, `folded`."""
+        return self._written or self.folded
+
+    @cached_property
+    def folded(self) -> Summary:
+        """A summary computed from journal and episodes, as if the run was interrupted here."""
+        return summarise_journal(self.folder, self.config, books(self.events), self._all)
 
     @cached_property
     def measures(self) -> Measures | None:
@@ -273,7 +276,7 @@ def run_labels(configs: Sequence[_Config], folders: Sequence[str]) -> list[str]:
 
 def _settings(configs: Sequence[_Config]) -> list[str]:
     """The settings in which each differs from the others; '' if none differs."""
-    flat = [_telling(config) for config in configs]
+    flat = [telling_settings(config) for config in configs]
     keys = _fewest(flat)
     return [", ".join(in_words(key, one[key]) for key in keys if key in one) for one in flat]
 
@@ -286,7 +289,7 @@ def unique(found: Sequence[str]) -> list[str]:
     ]
 
 
-def _telling(config: _Config) -> dict[str, Any]:
+def telling_settings(config: _Config) -> dict[str, Any]:
     """The settings, by dotted key, that may affect results."""
     foreign = () if config.get("backend") == "ppo" else ("ppo.",)
     return {
@@ -300,14 +303,14 @@ def _fewest(flat: Sequence[_Config]) -> list[str]:
     """The fewest differing keys that distinguish the runs."""
     chosen = list[str]()
     known = 1
-    for key in _differing(flat):
+    for key in differing(flat):
         told = len({tuple(repr(one.get(k)) for k in (*chosen, key)) for one in flat})
         if told > known:
             chosen, known = [*chosen, key], told
     return chosen
 
 
-def _differing(flat: Sequence[_Config]) -> list[str]:
+def differing(flat: Sequence[_Config]) -> list[str]:
     """Keys whose values differ between flat configs, the most informative first."""
     keys = dict.fromkeys(key for one in flat for key in one)
     found = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
@@ -400,4 +403,4 @@ def by_task(found: Sequence[Arm]) -> Mapping[str, tuple[Arm, ...]]:
 
 
 def _but_for_the_seed(experiment: Experiment) -> str:
-    return repr(sorted(_telling({**experiment.run.config, "seed": None}).items()))
+    return repr(sorted(telling_settings({**experiment.run.config, "seed": None}).items()))

@@ -7,6 +7,7 @@ before the journal's `committed`; metrics.jsonl and rewards.csv are made from it
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -288,6 +289,22 @@ def existing(folder: Path) -> Path:
         raise ConfigError(f"{folder} {what}: give the directory that `orchestry run` printed")
     refuse_links(folder)
     return folder
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a process writes this run now: it holds the lock. To look takes a shared lock for a
+    moment, which changes nothing in the folder."""
+    try:
+        lock = os.open(folder / "run.lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def refuse_links(folder: Path) -> None:

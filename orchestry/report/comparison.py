@@ -1,0 +1,144 @@
+"""Two runs beside each other: where their settings differ, and their figures with differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from orchestry.report.held_out import Held, ahead, by_best, common_problems, held_evaluations
+from orchestry.report.measures import searched
+from orchestry.report.runs import Experiment, Salvaged, differing, telling_settings
+from orchestry.report.stats import Interval, difference
+from orchestry.store.records import NodeRecord
+from orchestry.store.run import Run
+from orchestry.store.summary import seconds
+
+Leaf = Callable[[NodeRecord], float | None]
+"""A figure of one trajectory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of both runs."""
+
+    name: str
+    first: float | None
+    second: float | None
+    ahead: Interval | None = None
+    """The second's less the first's, paired by problem; None: not compared."""
+    problems: int = 0
+    """Problems that both played."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What differs between two runs."""
+
+    settings: Mapping[str, tuple[Any, Any]]
+    """By dotted key, the first's value and the second's; None where a run lacks the key. Settings
+    on which no result depends are left out."""
+    figures: tuple[Figure, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+def compared(first: Experiment, second: Experiment) -> Comparison:
+    """What a second run has more than a first one."""
+    flat = [telling_settings(one.run.config) for one in (first, second)]
+    settings = {key: (flat[0].get(key), flat[1].get(key)) for key in differing(flat)}
+    if first.run.neural and second.run.neural:
+        return Comparison(settings, tuple(_returns(first.run, second.run)))
+    if first.run.neural or second.run.neural:
+        return Comparison(settings, tuple(_costs(first.run, second.run)))
+    found = (*_held_out(first, second), *_rewards(first.run, second.run))
+    return Comparison(settings, (*found, *_costs(first.run, second.run)))
+
+
+def _held_out(first: Experiment, second: Experiment) -> Iterator[Figure]:
+    """Each run's last team, where both were measured in the same way."""
+    if first.run.config.get("task") != second.run.config.get("task"):
+        return
+    teams = [
+        {(held.split, held.samples): held for held in held_evaluations(one)}
+        for one in (first, second)
+    ]
+    for split, samples in teams[0].keys() & teams[1].keys():
+        one, other = (found[split, samples] for found in teams)
+        name = f"held-out reward, {split}" + (f", {samples} samples each" if samples else "")
+        lead, both = ahead(other, one), common_problems(one, other)
+        figures = [_earned(held, by_best(second.run, one)) for held in (one, other)]
+        yield Figure(name, figures[0], figures[1], lead, both)
+
+
+def _earned(held: Held, best: bool) -> float:
+    return (held.measures.best if best else held.measures.reward).mean
+
+
+def _rewards(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
+    """On the problems of the runs themselves: rewards, parts of the score, and tags."""
+    yield _paired("reward, all trajectories", first, second, _total)
+    if searched(first) or searched(second):
+        yield _paired("reward, best per problem", first, second, _total, max)
+    leaves = [leaf for run in (first, second) for one in run.episodes for leaf in one.leaves()]
+    names = dict.fromkeys(part.name for leaf in leaves for part in leaf.score.parts)
+    for name in names if len(names) > 1 else ():
+        yield _paired(f"part {name}", first, second, partial(_part, name))
+    for tag in sorted({tag for leaf in leaves for tag in leaf.score.tags}):
+        yield _paired(f"share {tag}", first, second, partial(_tagged, tag))
+
+
+def _paired(
+    name: str, first: Run, second: Run, figure: Leaf, over: Callable[[list[float]], float] = fmean
+) -> Figure:
+    """A figure per problem, by `over` from its trajectories, and the mean over problems."""
+    sides = [_by_problem(run, figure, over) for run in (first, second)]
+    means = [fmean(side.values()) if side else None for side in sides]
+    if first.config.get("task") != second.config.get("task"):  # their problems may share names
+        return Figure(name, means[0], means[1])
+    both = len(sides[0].keys() & sides[1].keys())
+    return Figure(name, means[0], means[1], difference(sides[1], sides[0]), both)
+
+
+def _by_problem(run: Run, figure: Leaf, over: Callable[[list[float]], float]) -> dict[str, float]:
+    found = dict[str, list[float]]()
+    for one in run.episodes:
+        figures = [value for leaf in one.leaves() if (value := figure(leaf)) is not None]
+        found.setdefault(one.problem, []).extend(figures)
+    return {problem: over(figures) for problem, figures in found.items() if figures}
+
+
+def _total(leaf: NodeRecord) -> float:
+    return leaf.score.total
+
+
+def _part(name: str, leaf: NodeRecord) -> float | None:
+    """None for a trajectory whose score lacks the part."""
+    return next((part.value for part in leaf.score.parts if part.name == name), None)
+
+
+def _tagged(tag: str, leaf: NodeRecord) -> float:
+    return float(tag in leaf.score.tags)
+
+
+def _costs(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
+    """What each took."""
+    both = (first, second)
+    if not any(run.neural for run in both):
+        for name in ("episodes", "calls", "input_tokens", "output_tokens", "updates"):
+            values = [float(getattr(run.summary, name)) for run in both]
+            yield Figure(name.replace("_", " "), values[0], values[1])
+    yield Figure("dollars", first.summary.cost_usd, second.summary.cost_usd)
+    yield Figure("seconds", seconds(first.events), seconds(second.events))
+
+
+def _returns(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
+    """The last figures of two runs of backend ppo: each is of games of its own."""
+    lasts = [run.batches[-1] if run.batches else {} for run in (first, second)]
+    for name in dict.fromkeys(name for last in lasts for name in last if name != "at"):
+        yield Figure(name, lasts[0].get(name), lasts[1].get(name))
+    yield Figure("seconds", seconds(first.events), seconds(second.events))

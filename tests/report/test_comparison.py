@@ -1,0 +1,60 @@
+"""Two runs beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import orchestry
+from orchestry.report.comparison import Comparison, Figure, compared
+from orchestry.report.runs import read_experiments
+from orchestry.store.run import Run
+from tests.report.made import config
+
+
+@pytest.fixture(scope="module")
+def found(searched: Run, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """The shared run, and one with another number of samples that plays one more problem."""
+    place = tmp_path_factory.mktemp("other") / "run"
+    changed = config(episodes=4, search={"k_samples": 2, "concurrency": 7})
+    orchestry.train(changed, place, observer=None)
+    return compared(*read_experiments([searched.folder, place]))
+
+
+def _figure(found: Comparison, name: str) -> Figure:
+    return next(one for one in found.figures if one.name == name)
+
+
+def test_settings_that_change_no_result_are_left_out(found: Comparison) -> None:
+    assert found.settings == {"search.k_samples": (4, 2), "episodes": (3, 4)}
+
+
+def test_differences_are_paired_over_common_problems(found: Comparison, searched: Run) -> None:
+    for name in ("reward, all trajectories", "reward, best per problem"):
+        one = _figure(found, name)
+        assert one.problems == len({episode.problem for episode in searched.episodes}) == 3
+        assert one.ahead is not None
+        assert one.ahead.low <= one.ahead.mean <= one.ahead.high
+    best = _figure(found, "reward, best per problem")
+    assert best.first == pytest.approx(searched.summary.mean_reward)
+
+
+def test_costs_stand_beside_each_other(found: Comparison, searched: Run) -> None:
+    calls = _figure(found, "calls")
+    assert (calls.first, calls.ahead) == (searched.summary.calls, None)
+
+
+def test_a_run_less_itself_is_nothing(searched: Run, tmp_path: Path) -> None:
+    (one,) = read_experiments([searched.folder])
+    found = compared(one, one)
+    assert found.settings == {}
+    for figure in found.figures:
+        assert figure.first == figure.second
+        assert figure.ahead is None or (figure.ahead.low, figure.ahead.high) == (0.0, 0.0)
+
+
+def test_rewards_of_different_tasks_are_not_paired(searched: Run, called: Run) -> None:
+    found = compared(*read_experiments([searched.folder, called.folder]))
+    assert "task" in found.settings
+    assert not [one for one in found.figures if one.ahead]
