@@ -39,7 +39,7 @@ class Completer:
 
 
 def test_a_shell_completes_commands(complete: Completer) -> None:
-    assert complete("orchestry ru") == ["run"]
+    assert complete("orchestry ru") == ["run", "runs"]
     assert complete("orchestry judge ch") == ["check"]
     assert complete("orchestry resume --acc") == ["--accept-changes"]
     assert {"run", "resume", "doctor"} <= set(complete("orchestry "))
