@@ -36,6 +36,7 @@ PANELS = {
         "evaluate": "Score a run's configuration on held-out problems.",
         "baselines": "Run the baselines that a team is compared with.",
         "tournament": "Let players meet in one game: scripts, policies, language models.",
+        "watch": "Show runs in a browser while they go on.",
         "runs": "List runs: state, reward, dollars.",
         "compare": "Compare two runs: settings, and differences with intervals.",
         "report": "Write a report of one or more runs: tables, figures, examples.",
@@ -53,7 +54,7 @@ PANELS = {
     },
 }
 COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
-_MODULES = {"resume": "run", "runs": "listing"}
+_MODULES = {"resume": "run", "runs": "listing", "watch": "live"}
 """Modules whose name differs from the command's."""
 _LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
 """Commands that may run in several processes: see orchestry/backends/local/distributed.py."""

@@ -27,19 +27,24 @@ app = App()
 def _command(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FOLDER]...", help="Folders of runs, or runs.  [./runs]"),
+        typer.Argument(metavar="FOLDER", help="Folders of runs, or runs.  [./runs]"),
     ] = None,
     where: Annotated[
         list[str] | None,
         option(
             CHOICE,
-            "Only runs that fit, such as task=code_*, state=done or model=*opus*; may be repeated.",
+            "Only runs that fit, such as `task=code_*` or `state=done`; may be repeated.",
             metavar="KEY=PATTERN",
         ),
     ] = None,
     sort: Annotated[
-        str, option(CHOICE, "The highest first: begun, reward, best, usd, seconds.", metavar="KEY")
-    ] = "begun",
+        str | None,
+        option(
+            CHOICE,
+            "The highest first: `reward`, `best`, `usd` and others.  [begun]",
+            metavar="KEY",
+        ),
+    ] = None,
     first: Annotated[
         int | None, option(CHOICE, "Only so many.", "--first", "-n", metavar="N", min=1)
     ] = None,
@@ -53,7 +58,7 @@ def _command(
     from orchestry.cli.screen import console
     from orchestry.report.listing import chosen, rows_in
 
-    rows = chosen(rows_in(folders or _default()), where or (), sort)[:first]
+    rows = chosen(rows_in(folders or _default()), where or (), sort or "begun")[:first]
     if as_json:
         total = sum(row.usd for row in rows)
         typer.echo(json.dumps({"runs": [row.plain() for row in rows], "usd": total}))

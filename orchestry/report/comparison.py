@@ -14,7 +14,6 @@ from orchestry.report.runs import Experiment, Salvaged, differing, telling_setti
 from orchestry.report.stats import Interval, difference
 from orchestry.store.records import NodeRecord
 from orchestry.store.run import Run
-from orchestry.store.summary import seconds
 
 Leaf = Callable[[NodeRecord], float | None]
 """A figure of one trajectory."""
@@ -133,7 +132,7 @@ def _costs(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
             values = [float(getattr(run.summary, name)) for run in both]
             yield Figure(name.replace("_", " "), values[0], values[1])
     yield Figure("dollars", first.summary.cost_usd, second.summary.cost_usd)
-    yield Figure("seconds", seconds(first.events), seconds(second.events))
+    yield Figure("seconds", first.took, second.took)
 
 
 def _returns(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
@@ -141,4 +140,4 @@ def _returns(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
     lasts = [run.batches[-1] if run.batches else {} for run in (first, second)]
     for name in dict.fromkeys(name for last in lasts for name in last if name != "at"):
         yield Figure(name, lasts[0].get(name), lasts[1].get(name))
-    yield Figure("seconds", seconds(first.events), seconds(second.events))
+    yield Figure("seconds", first.took, second.took)

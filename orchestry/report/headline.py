@@ -26,7 +26,6 @@ from orchestry.report.runs import Arm, Experiment, arms
 from orchestry.report.stats import Interval
 from orchestry.report.text import counted, dollars, duration
 from orchestry.store.records import Summary
-from orchestry.store.summary import seconds
 
 
 def headline(experiment: Experiment) -> list[str]:
@@ -82,7 +81,7 @@ def _played(experiment: Experiment) -> Iterator[str]:
         f"Task {summary.task}, backend {summary.backend} ({summary.strategy}), model "
         f"{summary.model}, seed {run.config.get('seed')}: {counted(len(run.episodes), 'episode')}"
         f"{updates}, {counted(summary.calls, 'call')}{cached}, {dollars(summary.cost_usd)}, "
-        f"{duration(seconds(run.events))}."
+        f"{duration(run.took)}."
     )
 
 

@@ -19,7 +19,7 @@ from orchestry.report.text import counted, duration, inline, short, table
 from orchestry.store.games import Evaluation, Mean
 from orchestry.store.journal import Learned
 from orchestry.store.progress import Row
-from orchestry.store.summary import end_of, seconds
+from orchestry.store.summary import end_of
 
 T = TypeVar("T")
 RETURN, EVALUATION, GAMES = "episode/reward", "evaluation/reward", "train/total_episodes"
@@ -115,7 +115,7 @@ def headline(experiment: Experiment) -> Iterator[str]:
         f"Task {run.config['task']}{f' ({options})' if options else ''}, backend ppo "
         f"({_team(run)}), seed {run.config.get('seed')}: {_steps(run)} steps, "
         f"{counted(int(last.get(GAMES, 0)), 'game')}, {counted(len(saved(run)), 'checkpoint')}, "
-        f"{duration(seconds(run.events))}."
+        f"{duration(run.took)}."
     )
     if opponents := _opponents(run):
         yield f"Agents that don't learn: {opponents}."
@@ -282,7 +282,7 @@ def costs(run: Salvaged) -> dict[str, str]:
     last = run.batches[-1] if run.batches else Row()
     return {
         "dollars": "nothing: no model is asked",
-        "wall time": duration(seconds(run.events)),
+        "wall time": duration(run.took),
         "environment steps": f"{last.get('steps', 0):,.0f}",
         "games that ended": f"{last.get(GAMES, 0):,.0f}",
         "steps per second": f"{last.get('train/steps_per_sec', 0):,.0f}",

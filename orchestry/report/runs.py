@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,8 +42,11 @@ class Experiment:
     """What is missing and a reader must know, one sentence per item."""
 
 
-def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
-    """The runs in these folders, in the given order, with their measurements.
+def read_experiments(
+    folders: Sequence[Path], reader: Callable[[Path], Salvaged] | None = None
+) -> tuple[Experiment, ...]:
+    """The runs in these folders, in the given order, with their measurements. `reader`: in place of
+    Salvaged.
 
     Raises ConfigError without a folder, for a folder without a run, and for a repeated one;
     StoreError if nothing of a run can be read. Unfinished or partly damaged runs are no error:
@@ -57,29 +60,32 @@ def read_experiments(folders: Sequence[Path]) -> tuple[Experiment, ...]:
     ]
     if twice:
         raise ConfigError(f"{twice[0]} is given twice: name each run once")
-    runs = [_read(folder) for folder in folders]
+    reader = reader or Salvaged
+    runs = [_read(folder, reader) for folder in folders]
     named = [place.name for place in places]
     if {place.parent.name for place in places} == {STAGES}:
         named = unique(named)  # stages differ by what they do
     else:
         named = run_labels([run.config for run in runs], named)
-    return tuple(_around(run, label) for run, label in zip(runs, named, strict=True))
+    return tuple(_around(run, label, reader) for run, label in zip(runs, named, strict=True))
 
 
-def _read(folder: Path) -> Salvaged:
-    run = Salvaged(existing(folder))
+def _read(folder: Path, reader: Callable[[Path], Salvaged]) -> Salvaged:
+    run = reader(existing(folder))
     _ = run.config, run.events  # unreadable runs are reported before anything is written
     return run
 
 
-def _around(run: Salvaged, label: str) -> Experiment:
+def _around(run: Salvaged, label: str, reader: Callable[[Path], Salvaged]) -> Experiment:
     missing = list(run.missing)
-    evaluations = _inside(run.folder / EVALUATIONS, missing)
-    baselines = _inside(run.folder / BASELINES, missing)
+    evaluations = _inside(run.folder / EVALUATIONS, missing, reader)
+    baselines = _inside(run.folder / BASELINES, missing, reader)
     return Experiment(label, run, evaluations, baselines, tuple(missing))
 
 
-def _inside(folder: Path, missing: list[str]) -> dict[str, Salvaged]:
+def _inside(
+    folder: Path, missing: list[str], reader: Callable[[Path], Salvaged]
+) -> dict[str, Salvaged]:
     """The runs in a run's subfolder, by name; gaps are added to `missing`."""
     found = {}
     places = [place for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
@@ -90,7 +96,7 @@ def _inside(folder: Path, missing: list[str]) -> dict[str, Salvaged]:
             missing.append(f"{where} is left out: its name is not of the form {FORMS}")
             continue
         try:
-            run = _read(place)
+            run = _read(place, reader)
         except OrchestryError as error:
             missing.append(f"{where} is left out: {error}")
             continue
@@ -129,6 +135,11 @@ class Salvaged(Run):
     def measures(self) -> Measures | None:
         """The run's figures, computed once; None without a finished episode."""
         return measured(self)
+
+    @cached_property
+    def took(self) -> float:
+        """Wall-clock seconds of all its processes."""
+        return books(self.events).seconds
 
     @property
     def batches(self) -> list[Row]:
@@ -184,7 +195,7 @@ class Salvaged(Run):
             found, _ = committed_episodes(self.folder, self.events)
         except StoreError as error:
             lines = json_lines((self.folder / "episodes.jsonl").read_bytes())
-            there = [record for _, line in lines if (record := _episode(line))]
+            there = [record for _, line in lines if (record := readable_episode(line))]
             found = {record.episode: record for record in there if record.episode in numbers}
             wrong.append(_left_out(error))
         if lost := numbers - found.keys():
@@ -247,7 +258,8 @@ def _event(line: bytes, before: int) -> Event | None:
         return None
 
 
-def _episode(line: bytes) -> EpisodeRecord | None:
+def readable_episode(line: bytes) -> EpisodeRecord | None:
+    """The episode of a line; None for a damaged one."""
     try:
         return EpisodeRecord.model_validate_json(line)
     except ValidationError:

@@ -43,7 +43,7 @@ from orchestry.store.journal import (
 )
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Run
-from orchestry.store.summary import LEARNING, books, failures, seconds
+from orchestry.store.summary import LEARNING, books, failures
 
 
 def side_by_side(labels: Sequence[str], columns: Sequence[Mapping[str, str]]) -> str:
@@ -216,7 +216,7 @@ _PURPOSES = {
 def costs(experiment: Experiment) -> dict[str, str]:
     """Results of the run, its evaluations and its baselines, by name."""
     run = experiment.run
-    found = neural.costs(run) if run.neural else _totals(run, seconds(run.events))
+    found = neural.costs(run) if run.neural else _totals(run, run.took)
     for name, runs in (
         ("evaluations", experiment.evaluations),
         ("baselines", experiment.baselines),

@@ -232,7 +232,7 @@ class Journal:
         if not shortened:
             _check_head(path, whole)
         drop_torn_line(path)
-        self._size, self._crc = len(whole), _last_crc(whole)
+        self._size, self._crc = len(whole), last_crc(whole)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._head = os.open(path.with_name(HEAD), os.O_WRONLY | os.O_CREAT, 0o644)
         self._files = {file: file.stat().st_ino for file in (path, lock) if file is not None}
@@ -250,7 +250,7 @@ class Journal:
         if written != len(line):  # cut the incomplete line off, so that later lines stay readable
             os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
             raise _refused(self.path, OSError("only part of a line fitted"))
-        self._size, self._crc = self._size + written, _last_crc(line)
+        self._size, self._crc = self._size + written, last_crc(line)
         self._mark()
 
     def check(self) -> None:
@@ -303,10 +303,10 @@ def checksums(lines: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
     before = 0
     for line in lines:
         yield line, before
-        before = _last_crc(line)
+        before = last_crc(line)
 
 
-def _last_crc(lines: bytes) -> int:
+def last_crc(lines: bytes) -> int:
     """The checksum at the end of the last line; 0 if there is none that can be read."""
     try:
         return int(lines[-11:].rstrip(b"\n")[-10:-2], 16)
@@ -321,7 +321,7 @@ def _check_head(path: Path, whole: bytes) -> None:
         end, last = int(size), int(crc, 16)
     except (OSError, ValueError):
         return  # the head was not copied; the chain is checked anyway
-    if len(whole) >= end and _last_crc(whole[:end]) == last:
+    if len(whole) >= end and last_crc(whole[:end]) == last:
         return
     raise StoreError(
         f"{path} was shortened or replaced: {end:,} bytes were written, {len(whole):,} are there, "

@@ -200,31 +200,71 @@ class Books:
     seconds: float
 
 
-def books(events: Sequence[Event]) -> Books:
-    """The figures of a journal, some of whose lines may be unreadable; open calls do not count."""
-    processes = [event for event in events if isinstance(event, Opened)]
-    opened = next(iter(processes), None)
-    usage, balance = Usage(), replay(events, damaged=True)
-    for event in events:
+class Fold:
+    """The figures of a journal, added up event by event, some of whose lines may be unreadable."""
+
+    def __init__(self) -> None:
+        self.usage, self.balance = Usage(), Balance(damaged=True)
+        self._processes = list[Opened]()
+        self._failed = set[str]()
+        self._evaluated = list[Evaluated]()
+        self._updates, self._state = 0, dict[str, Any]()
+        self._seconds = self._last = 0.0
+        self._opened: float | None = None
+
+    def add(self, event: Event) -> None:
+        """Adds one event."""
+        self.balance.add(event)
         if isinstance(event, Answered):
-            usage.add(event)
-    evaluated = [event for event in events if isinstance(event, Evaluated)]
-    states = [event.state for event in events if isinstance(event, Learned)]
-    top = best_evaluation(evaluated)
-    return Books(
-        provider=opened.provider if opened else "",
-        model=opened.model if opened else "",
-        usage=usage.rows(provider_names(processes)),
-        cost_usd=balance.spent / NANO,
-        lost_usd=balance.lost / NANO,
-        failed_calls=len(failures(events)),
-        refused_calls=len(usage.refused),
-        updates=sum(isinstance(event, Learned) for event in events),
-        learning=last_figures(states[-1] if states else {}),
-        dev_rewards=dev_summary(evaluated),
-        best_update=top.update if top else None,
-        seconds=seconds(events),
-    )
+            self.usage.add(event)
+            (self._failed.add if event.source == "failed" else self._failed.discard)(event.key)
+        elif isinstance(event, Opened):
+            self._processes.append(event)
+        elif isinstance(event, Evaluated):
+            self._evaluated.append(event)
+        elif isinstance(event, Learned):
+            self._updates, self._state = self._updates + 1, event.state
+        self._time(event)
+
+    def _time(self, event: Event) -> None:
+        if isinstance(event, Opened):
+            self._seconds = self.seconds
+            self._opened = self._last = event.at
+        elif not isinstance(event, Rated):
+            self._last = max(self._last, getattr(event, "at", self._last))
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of all processes, each from its opening to its last event but
+        ratings."""
+        return self._seconds + (self._last - self._opened if self._opened is not None else 0.0)
+
+    @property
+    def books(self) -> Books:
+        """The figures so far; open calls do not count."""
+        opened, top = next(iter(self._processes), None), best_evaluation(self._evaluated)
+        return Books(
+            provider=opened.provider if opened else "",
+            model=opened.model if opened else "",
+            usage=self.usage.rows(provider_names(self._processes)),
+            cost_usd=self.balance.spent / NANO,
+            lost_usd=self.balance.lost / NANO,
+            failed_calls=len(self._failed),
+            refused_calls=len(self.usage.refused),
+            updates=self._updates,
+            learning=last_figures(self._state),
+            dev_rewards=dev_summary(self._evaluated),
+            best_update=top.update if top else None,
+            seconds=self.seconds,
+        )
+
+
+def books(events: Iterable[Event]) -> Books:
+    """The figures of a whole journal."""
+    fold = Fold()
+    for event in events:
+        fold.add(event)
+    return fold.books
 
 
 def last_figures(state: Mapping[str, Any]) -> dict[str, float]:
@@ -312,18 +352,6 @@ def end_of(events: Sequence[Event]) -> Stopped | None:
     trajectories since."""
     last = next((event for event in reversed(events) if not isinstance(event, Rated)), None)
     return last if isinstance(last, Stopped) else None
-
-
-def seconds(events: Iterable[Event]) -> float:
-    """Wall-clock seconds of all processes, each from its opening to its last event but ratings."""
-    found, opened, last = 0.0, None, 0.0
-    for event in events:
-        if isinstance(event, Opened):
-            found += last - opened if opened is not None else 0.0
-            opened = last = event.at
-        elif not isinstance(event, Rated):
-            last = max(last, getattr(event, "at", last))
-    return found + (last - opened if opened is not None else 0.0)
 
 
 def failures(events: Iterable[Event]) -> list[Answered]:

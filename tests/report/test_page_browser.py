@@ -127,7 +127,7 @@ def test_a_programs_move_shows_the_calls_that_it_leaves_to_the_program(
     said = tab.eval("document.querySelector('.move.last').innerText")
     assert f"called {call.name} {call.arguments}" in said
     assert "an empty answer" not in said
-    assert "Credit: none. Each move was drawn once" in tab.eval(
+    assert "Credit: none: each move was drawn once" in tab.eval(
         "document.getElementById('episode').innerText"
     )
 

@@ -20,7 +20,7 @@ from orchestry.report.runs import Experiment
 
 SCRIPTS = (
     *("dom.js", "data.js", "chart.js", "compare.js", "steps.js", "run.js", "around.js"),
-    *("learned.js", "episodes.js", "tree.js", "detail.js", "page.js"),
+    *("learned.js", "episodes.js", "tree.js", "detail.js", "live.js", "page.js"),
 )
 """One script, in this order."""
 
@@ -37,11 +37,14 @@ def write_page(experiments: Sequence[Experiment], folder: Path, cap: int = CAP) 
     return path
 
 
-def assemble(blocks: Mapping[str, str]) -> bytes:
-    """The page with these data: JSON by the id of its element."""
+def assemble(blocks: Mapping[str, str], served: bool = False) -> bytes:
+    """The page with these data: JSON by the id of its element. `served`: it may ask its own
+    server."""
     style, script = _read("page.css"), "\n".join(map(_read, SCRIPTS))
+    asks = "'self'" if served else "'none'"
     fields = {
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+        f"connect-src {asks}; "
         "img-src data:; base-uri 'none'; form-action 'none'",
         "style": style,
         "data": "\n".join(_data(name, text) for name, text in blocks.items()),

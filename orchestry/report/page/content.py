@@ -19,7 +19,7 @@ CAP = 40_000_000
 
 def page_data(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, str]:
     """All runs' figures, and as many episodes' trees as `cap` allows: JSON by element id."""
-    sources = list(_sources(experiments))
+    sources = list(sources_of(experiments))
     entries = [entry(source) for source in sources]
     lines, trees, left = LineTable(), dict[str, str](), cap
     for number, record in _in_turn(sources):
@@ -34,7 +34,7 @@ def page_data(experiments: Sequence[Experiment], cap: int = CAP) -> dict[str, st
     return blocks | dict(sorted(trees.items()))
 
 
-def _sources(experiments: Sequence[Experiment]) -> Iterator[PageRun]:
+def sources_of(experiments: Sequence[Experiment]) -> Iterator[PageRun]:
     """Each run, then its evaluations and its baselines."""
     number = 0
     for experiment in experiments:
@@ -76,22 +76,27 @@ def telling(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
 def _tree(record: EpisodeRecord, lines: LineTable, left: int) -> tuple[str, int]:
     """An episode's JSON and its bytes, new lines included; '' if they are more than `left`."""
     before = len(lines.all)
+    tree = embedded(numbered(tree_data(record), lines))
+    cost = len(tree.encode("utf-8")) + len(embedded(lines.all[before:]).encode("utf-8"))
+    if cost > left:
+        lines.cut(before)
+        return "", 0
+    return tree, cost
+
+
+def tree_data(record: EpisodeRecord) -> dict[str, Any]:
+    """An episode's tree as plain data, without token ids, log-probabilities and the tools of a
+    program, which are not shown."""
     plain: dict[str, Any] = record.model_dump(mode="json", exclude_defaults=True)
     if not (record.credits or record.failed):
         plain["unmeasured"] = UNMEASURED
     plain["seed"] = str(record.seed)  # too large for a JavaScript number
     for node in plain["nodes"]:
         for turn in node["turns"]:
-            # Token ids, log-probabilities and the tools of a program are not shown.
             said = turn["completion"]
             turn.pop("tools", None)
             for one in (said, *(step["said"] for step in said.get("steps", ()))):
                 one.pop("tokens", None)
             if kind := kind_of(turn["messages"][-1]["content"] if turn["messages"] else ""):
                 turn["kind"] = kind
-    tree = embedded(numbered(plain, lines))
-    cost = len(tree.encode("utf-8")) + len(embedded(lines.all[before:]).encode("utf-8"))
-    if cost > left:
-        lines.cut(before)
-        return "", 0
-    return tree, cost
+    return plain

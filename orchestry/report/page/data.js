@@ -5,17 +5,19 @@ const DATA = JSON.parse($('index').textContent);
 const RUNS = DATA.runs;
 const held = { lines: null, trees: new Map() };
 
-/** The text whose lines have these numbers. */
+/** The text whose lines have these numbers; a page that is served gets texts as they are. */
 function textOf(numbers) {
+  if (typeof numbers === 'string') return numbers;
   held.lines ??= JSON.parse($('lines').textContent);
   return (numbers ?? []).map((number) => held.lines[number]).join('\n');
 }
 
-/** An episode's tree; null where the page had no room for it. */
+/** An episode's tree; null where the page had no room for it, or has not asked for it yet. */
 function treeOf(run, episode) {
   const id = `episode-${run}-${episode}`;
   if (!held.trees.has(id)) {
     const element = $(id);
+    if (!element && served()) return null;
     held.trees.set(id, element ? grown(JSON.parse(element.textContent)) : null);
   }
   return held.trees.get(id);

@@ -141,7 +141,7 @@ function move(node, place, moves) {
     (node.survived ? '' : ', pruned'));
   return el('li', { class: place === moves - 1 ? 'move last' : 'move' },
     node.turns.map((turn) => [
-      el('h5', {}, shown(turn.agent) + (THOUGHTS[turn.kind] ?? '')), place === moves - 1 ? null : figures, turnBlock(turn)]));
+      el('h5', {}, shown(turn.agent), THOUGHTS[turn.kind] ?? ''), place === moves - 1 ? null : figures, turnBlock(turn)]));
 }
 
 function turnBlock(turn) {

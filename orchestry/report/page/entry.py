@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,6 @@ from orchestry.report.runs import Salvaged
 from orchestry.report.text import duration
 from orchestry.store.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
 from orchestry.store.records import EpisodeRecord
-from orchestry.store.summary import seconds
 
 Kind = Literal["run", "evaluation", "baseline"]
 
@@ -38,8 +38,19 @@ class PageRun:
 
 def entry(source: PageRun) -> dict[str, Any]:
     """Plain data without paths of this machine, so that a page may be shared."""
+    run, manifest = source.run, _manifest(source.run.folder)
+    return {
+        **growing(source),
+        "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
+        "device": manifest.get("device"),
+        "orchestry": manifest.get("orchestry"),
+        "rows": [row(record) for record in run.episodes],
+    }
+
+
+def growing(source: PageRun) -> dict[str, Any]:
+    """What may change while a run goes on, but its rows, which are only added to."""
     run, events = source.run, source.run.events
-    manifest = _manifest(run.folder)
     return {
         "label": source.label,
         "kind": source.kind,
@@ -47,15 +58,11 @@ def entry(source: PageRun) -> dict[str, Any]:
         "folder": run.folder.name,
         "missing": list(source.missing),
         "summary": _summary(run),
-        "time": duration(seconds(events)),
+        "time": duration(run.took),
         "measures": _measures(run) if source.beside else None,
-        "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
         "backend": run.config.get("backend"),
         "task": run.config.get("task"),
-        "device": manifest.get("device"),
-        "orchestry": manifest.get("orchestry"),
         "steps": steps(run),
-        "rows": [_row(record) for record in run.episodes],
         "updates": _updates(run),
         "dev": _dev(events),
         "behaviors": _behaviors(run.folder),
@@ -98,7 +105,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _row(record: EpisodeRecord) -> dict[str, Any]:
+def row(record: EpisodeRecord) -> dict[str, Any]:
     """Data for the list of episodes and the curves."""
     values = [leaf.value for leaf in record.leaves() if leaf.value is not None]
     return {
@@ -160,7 +167,7 @@ def _behaviors(folder: Path) -> list[dict[str, Any]]:
     """The run's library on disk; empty if it learned nothing."""
     path = folder / "behaviors" / "library.yaml"
     try:
-        return list(read_yaml(path).get("behaviors") or [])
+        return _library(path, path.stat().st_mtime_ns)
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
@@ -168,3 +175,9 @@ def _behaviors(folder: Path) -> list[dict[str, Any]]:
             f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it or restore "
             "it from a copy"
         ) from None
+
+
+@lru_cache(maxsize=64)
+def _library(path: Path, written: int) -> list[dict[str, Any]]:
+    """Read once per version of the file: a page that is watched asks every second."""
+    return list(read_yaml(path).get("behaviors") or [])

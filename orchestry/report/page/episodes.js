@@ -46,6 +46,24 @@ class EpisodeList {
     this.mark(this.chosen, false);
   }
 
+  /** Shows the rows that were added to the run; the chosen one stays where it is. */
+  grow(run) {
+    const top = this.box.scrollTop, plain = !$('filter').value && $('sort').value === 'episode';
+    const known = this.rows.length;
+    if (!plain || this.run !== run || run.rows[known - 1]?.episode !== this.rows.at(-1)?.episode) {
+      this.run = run;
+      this.render();
+      this.box.scrollTop = top;
+      return;
+    }
+    for (const row of run.rows.slice(known)) {
+      this.rows.push(row);
+      this.options.set(row.episode, this.option(row));
+      this.box.append(this.options.get(row.episode));
+    }
+    $('count').replaceChildren(plural(run.rows.length, 'episode'));
+  }
+
   option(row) {
     return el('div', { role: 'option', class: row.kept ? 'row' : 'row gone', tabindex: -1,
       'data-episode': row.episode, 'aria-selected': 'false', 'aria-label':

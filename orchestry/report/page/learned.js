@@ -10,8 +10,8 @@ function learned(run, open) {
   if (!behaviors.length && !diff) return null;
   return [
     el('h3', {}, 'Behaviours'),
-    diff ? diffBlock(diff) : el('p', { class: 'fine' }, 'No behaviour stands in a prompt: the ' +
-      'system prompts at the end are those of the beginning.'),
+    diff ? diffBlock(diff) : accepted(run) ? null : el('p', { class: 'fine' }, 'No behaviour ' +
+      'stands in a prompt: the system prompts are those of the beginning.'),
     listed(behaviors.filter(inPlay), run, open), others(behaviors, run, open),
   ];
 }

@@ -2,8 +2,14 @@
 // What is shown: one run, one episode of it, one sample; kept in the address after the #.
 
 const state = { run: 0, episode: null, node: null };
-const tree = new TreeView((id) => chooseNode(id));
-const list = new EpisodeList((episode, focus = true) => chooseEpisode(episode, null, focus));
+const tree = new TreeView((id) => {
+  follow(false);
+  chooseNode(id);
+});
+const list = new EpisodeList((episode, focus = true) => {
+  follow(false);
+  chooseEpisode(episode, null, focus);
+});
 
 function remember() {
   const { run, episode, node } = state;
@@ -24,6 +30,7 @@ function chooseRun(place, episode = null, node = null) {
     button.setAttribute('aria-pressed', String(Number(button.dataset.run) === place));
   }
   showRun(place, chooseRun, openEpisode);
+  if (served()) showNow();
   $('browser-of').replaceChildren(RUNS.length > 1 ? shown(nameOf(run)) : '');
   list.chosen = null;
   list.show(run);
@@ -49,7 +56,13 @@ function chooseEpisode(episode, node, focus) {
   const found = treeOf(state.run, episode);
   state.episode = episode;
   list.mark(episode, focus);
-  if (!found) return missingTree(row);
+  if (found) return showTree(row, found, node);
+  state.node = null;
+  if (served()) fetchTree(state.run, row, node);
+  else missingTree(row);
+}
+
+function showTree(row, found, node) {
   const chosen = found.nodes.has(node) ? node : found.record.best;
   tree.show(found, chosen);
   showEpisode(state.run, row, found, tree, (id) => tree.select(id));
@@ -61,8 +74,9 @@ function missingTree(row) {
   $('episode').replaceChildren(
     el('h3', { class: 'episode-title' }, `Episode ${row.episode} `,
       el('span', { class: 'of' }, shown(row.problem))),
-    el('p', { class: 'notice' }, 'This page had no room for its tree: its samples are in ' +
-      'episodes.jsonl of the run.'));
+    el('p', { class: 'notice' }, served() ? 'The server has no such episode: it may have been ' +
+      'rolled back.' : 'This page had no room for its tree: its samples are in episodes.jsonl of ' +
+      'the run.'));
   $('canvas').replaceChildren();
   $('detail').replaceChildren();
   remember();
@@ -78,6 +92,7 @@ function chooseNode(id) {
 
 /** From a curve or a behaviour: shows the episode and goes there. */
 function openEpisode(episode) {
+  follow(false);
   chooseEpisode(episode, null, false);
   $('browser').scrollIntoView();
   list.mark(episode, true);
@@ -96,6 +111,7 @@ const KEYS = [
     w: () => state.node && tree.select(worstLeaf(tree.tree).id) }],
   ['p', 'hide or show what was pruned', { p: () => $('pruned')?.click() }],
   ['[, ]', 'previous and next run', { '[': () => stepRun(-1), ']': () => stepRun(1) }],
+  ['f', 'follow the newest episode, on a page that is served', { f: () => follow(!live.follow) }],
   ['/', 'filter the episodes', { '/': () => $('filter').focus() }],
   ['?', 'these keys; Esc closes', { '?': () => $('help').showModal() }],
 ];
@@ -138,7 +154,8 @@ function masthead() {
     : shown(`What a team of ${teamOf(runs[0])} did and learned, episode by episode`));
   $('colophon').replaceChildren(shown('Made from the run directories ' +
     runs.map((run) => run.orchestry ? `${run.folder} (orchestry ${run.orchestry})` : run.folder)
-      .join(', ') + '. The page holds all it shows and asks no network.'));
+      .join(', ') + (served() ? ', as they grow. `orchestry report` writes a page to keep.'
+      : '. The page holds all it shows and asks no network.')));
 }
 
 function teamOf(run) {
@@ -155,6 +172,7 @@ function start() {
   const { run, episode, node } = remembered();
   chooseRun(RUNS[run] ? run : 0, episode, node);
   document.addEventListener('keydown', onKey);
+  hearNews();
   window.addEventListener('hashchange', () => {
     const wanted = remembered();
     const news = Object.keys(state).some((key) => wanted[key] !== state[key]);

@@ -44,7 +44,7 @@ function summary(run) {
     ['calls', count(found.calls), text ? `${count(text.cache_hits)} from the cache` : ''],
     ['dollars', dollars(found.usd), text && isNumber(text.budget_usd) ? `of $${text.budget_usd}` : ''],
     ['updates', count(run.updates.length), local(run) ? 'of the weights'
-      : `${count(text?.accepted || 0)} accepted in the prompts`],
+      : `${count(text?.accepted || accepted(run))} accepted in the prompts`],
   ];
   return [
     el('dl', { class: 'figures' }, cards.map(([name, value, more]) => el('div', {},
@@ -54,6 +54,9 @@ function summary(run) {
     usage(run),
   ];
 }
+
+/** How many of its behaviours stand in the prompts, as its library says: a summary comes at the end. */
+const accepted = (run) => run.behaviors.filter((one) => one.status === 'accepted').length;
 
 const ENDINGS = {
   done: 'done', budget: 'stopped at the budget', interrupted: 'interrupted', failed: 'failed',
@@ -66,7 +69,7 @@ function facts(run) {
     ['task', run.task], ['backend', run.backend], ['model', modelOf(run)],
     run.device ? ['device', run.device] : null, ['strategy', found.strategy],
     ['tokens', `${count(found.input_tokens)} in, ${count(found.output_tokens)} out`],
-    ['time', run.time], ['ended', ENDINGS[found.stopped]],
+    ['time', run.time], run.now ? null : ['ended', ENDINGS[found.stopped]],
     Object.keys(found.judgements).length
       ? ['judge', Object.entries(found.judgements).map((one) => one.join(' ')).join(', ')] : null,
   ].filter(Boolean);
