@@ -136,12 +136,13 @@ class Watched:
         return compared(arms(self._experiments))
 
     def _measurements(self) -> list[str]:
-        """The folders of evaluations and baselines in which something was played."""
+        """The folders of evaluations and baselines that can be read."""
         return sorted(
-            str(path)
+            str(journal.parent)
             for folder in self.folders
             for name in (EVALUATIONS, BASELINES)
-            for path in folder.glob(f"{name}/*/journal.jsonl")
+            for journal in folder.glob(f"{name}/*/journal.jsonl")
+            if journal.stat().st_size and (journal.parent / "config.yaml").is_file()
         )
 
 
@@ -216,12 +217,13 @@ class _Handler(BaseHTTPRequestHandler):
         while not watched.over:
             news = watched.wait(since, seen, QUIET_S)
             if watched.pages != pages:
-                news = (since, {"reload": True})
+                yield _event({"reload": True})
+                return
             if news is None:
                 yield b": still here\n\n"
             else:
                 since, said = news
-                yield b"data: %b\n\n" % json.dumps(said).encode()
+                yield _event(said)
 
     def _answer(self, code: int, kind: str, body: bytes) -> None:
         self._head(code, f"{kind}; charset=utf-8")
@@ -238,6 +240,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """The address, with its token, reaches no log."""
+
+
+def _event(said: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % json.dumps(said).encode()
 
 
 class _Server(ThreadingHTTPServer):

@@ -24,7 +24,7 @@ function hearNews() {
 const connection = (what) => $('connection').replaceChildren(what);
 
 function hear(news) {
-  if (news.reload) return location.reload();
+  if (news.reload) return loadAnew();
   DATA.arms = news.arms ?? DATA.arms;
   const grown = new Map();
   for (const one of news.runs ?? []) {
@@ -39,6 +39,20 @@ function hear(news) {
   showNow();
   if (grown.size || live.late) redraw(grown);
 }
+
+/** An evaluation was added: runs have other places then, so the chosen one is found by its name. */
+function loadAnew() {
+  sessionStorage.setItem('chosen', folderOf(RUNS[state.run]));
+  location.reload();
+}
+
+function placeBefore() {
+  const chosen = served() ? sessionStorage.getItem('chosen') : null;
+  if (chosen !== null) sessionStorage.removeItem('chosen');
+  return RUNS.findIndex((run) => folderOf(run) === chosen);
+}
+
+const folderOf = (run) => run.of === null ? run.folder : `${RUNS[run.of].folder}/${run.folder}`;
 
 /** Draws anew what has changed; what the reader holds open or points at stays as it is. */
 function redraw(grown) {

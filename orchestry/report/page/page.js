@@ -170,7 +170,8 @@ function start() {
   helpDialog();
   compareRuns((place) => chooseRun(place));
   const { run, episode, node } = remembered();
-  chooseRun(RUNS[run] ? run : 0, episode, node);
+  const before = placeBefore();
+  chooseRun(before >= 0 ? before : RUNS[run] ? run : 0, episode, node);
   document.addEventListener('keydown', onKey);
   hearNews();
   window.addEventListener('hashchange', () => {
