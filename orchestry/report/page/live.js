@@ -139,7 +139,7 @@ function forgetTrees(place) {
 
 /** Asks for an episode's tree, then shows it if it is still wanted. */
 async function fetchTree(place, row, node) {
-  const wanted = () => state.run === place && state.episode === row.episode;
+  const wanted = () => state.run === place && state.episode === row.episode && state.node === null;
   const answer = await fetch(address('tree', `&run=${place}&episode=${row.episode}`))
     .catch(() => null);
   if (!answer?.ok) return wanted() && missingTree(row);
