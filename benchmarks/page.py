@@ -24,6 +24,7 @@ SECTIONS = {
     "footprint": "Start-up and install size",
     "first": "The first run, beside a busy core",
     "attached": "From a program with agents to a learned team",
+    "watched": "Watching a run",
     "search": "Beam against best-of-n at equal calls",
     "judge": "The judge, planted with noise and bias",
     "prompt_cache": "k samples on a server with a prompt cache",
