@@ -27,6 +27,7 @@ PANELS = {
     "Play and learn": {
         "run": "Search or train on a task; writes a run directory.",
         "resume": "Continue a run that was stopped or killed.",
+        "sweep": "Search settings: trials as runs, pruned by their curves.",
         "ask": "Ask a run's team, with what it learned, for work on a new input.",
         "distil": "Fine-tune a local team on the best answers of runs, or on gold answers.",
         "export": "Export what a run learned: prompts, adapters or merged models.",

@@ -292,10 +292,15 @@ def existing(folder: Path) -> Path:
 
 
 def is_written(folder: Path) -> bool:
-    """Whether a process writes this run now: it holds the lock. To look takes a shared lock for a
-    moment, which changes nothing in the folder."""
+    """Whether a process writes this run now."""
+    return is_held(folder / "run.lock")
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds that lock. To look takes a shared lock for a moment, which changes
+    nothing in the folder."""
     try:
-        lock = os.open(folder / "run.lock", os.O_RDONLY)
+        lock = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:

@@ -1,0 +1,120 @@
+"""SweepConfig: which settings are tried, how many trials, what they may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import explain_fault, read_config_file, refuse_secrets
+from orchestry.core.types import Frozen
+
+Choice = str | int | float | bool | None
+
+
+class Range(Frozen):
+    """Numbers from which a setting is drawn."""
+
+    low: int | float
+    """The lowest. If both ends are whole numbers, all values are."""
+    high: int | float
+    """The highest, included."""
+    log: bool = False
+    """Whether to draw evenly in the logarithm."""
+    step: float | None = Field(None, gt=0.0)
+    """Distance between two values. None: any value; of whole numbers 1."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low:g} is not below high={self.high:g}: swap them")
+        if self.log and (self.low <= 0 or self.step):
+            raise ValueError("log takes low > 0, and no step: leave one of them out")
+        return self
+
+
+class Choices(Frozen):
+    """Values from which a setting is chosen."""
+
+    choices: tuple[Choice, ...] = Field(min_length=2)
+
+
+def _listed(raw: Any) -> Any:
+    """A bare list is a list of choices."""
+    return {"choices": raw} if isinstance(raw, list | tuple) else raw
+
+
+class Named(Frozen):
+    """A class of Optuna, by name, and what its constructor takes."""
+
+    name: str
+    arguments: Mapping[str, Any] = Field(default_factory=dict)
+
+
+def _named(raw: Any) -> Any:
+    """A bare text is the class's name."""
+    return {"name": raw} if isinstance(raw, str) else raw
+
+
+class MeasureConfig(Frozen):
+    """What a finished run is judged by. Test problems are for the end."""
+
+    split: Literal["dev", "train"] = "dev"
+    """The problems on which each run's team is evaluated; of backend ppo the mean return of its
+    last 100 games is taken instead."""
+    samples: int | None = Field(None, ge=1, le=64)
+    """Independent trajectories per problem; None: the run's own search."""
+    episodes: int | None = Field(None, ge=1)
+    """The first so many problems; None: all."""
+
+
+class ConfirmConfig(Frozen):
+    """The best setting beside the run as it was given, on seeds and problems of their own."""
+
+    seeds: int = Field(0, ge=0, le=100)
+    """Runs of each, with seeds that no trial had; 0: nothing is confirmed."""
+    split: Literal["test", "dev"] = "test"
+    """The problems on which both are evaluated."""
+    samples: int | None = Field(None, ge=1, le=64)
+    """Independent trajectories per problem; None: the run's own search."""
+
+
+class SweepConfig(Frozen):
+    """One sweep. Raises ConfigError with one line per fault, and for a secret."""
+
+    run: Mapping[str, Any] = Field(default_factory=dict)
+    """The config of each trial, as in a file for `--config`."""
+    keys: Mapping[str, Annotated[Range | Choices, BeforeValidator(_listed)]] = Field(min_length=1)
+    """Config keys and what is tried for them: {low, high, log, step} or a list of values."""
+    trials: int = Field(20, ge=1, le=100_000)
+    """Settings that are tried, over all processes and resumes."""
+    seeds: int = Field(1, ge=1, le=100)
+    """Runs per trial: `run.seed` and the seeds after it. Its value is their mean."""
+    sampler: Annotated[Named, BeforeValidator(_named)] = Named(name="TPESampler")
+    """Who proposes settings: a class of optuna.samplers."""
+    pruner: Annotated[Named, BeforeValidator(_named)] = Named(name="MedianPruner")
+    """Who stops a trial by the learning curve of its first run: a class of optuna.pruners;
+    NopPruner stops none."""
+    measure: MeasureConfig = MeasureConfig()
+    confirm: ConfirmConfig = ConfirmConfig()
+    budget_usd: float | None = Field(5.0, ge=0.0, le=1e9)
+    """Hard cap in dollars over all runs and evaluations. None: no cap."""
+    storage: str | None = None
+    """Optuna's storage, such as postgresql://...; several machines may share it. None: study.db in
+    the sweep's folder."""
+    seed: int = Field(0, ge=0)
+    """Of the sampler."""
+
+
+def read_sweep(path: Path) -> SweepConfig:
+    """The sweep in a YAML file; raises ConfigError."""
+    raw = read_config_file(path)
+    refuse_secrets(raw, SweepConfig)
+    try:
+        return SweepConfig.model_validate(raw)
+    except ValidationError as error:
+        said = [explain_fault(fault, SweepConfig) for fault in error.errors()]
+        raise ConfigError(f"{path}: {'; '.join(said)}") from None
