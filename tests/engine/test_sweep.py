@@ -240,9 +240,9 @@ def test_two_processes_share_the_trials_and_the_cap(tmp_path: Path) -> None:
 def test_what_a_failed_trial_paid_counts(tmp_path: Path) -> None:
     """The cap is so small that no evaluation ends an episode."""
     run = {**RUN, "prices": {"fake-1": {"input": 5.0, "output": 25.0}}}
-    file = sweep_file(tmp_path / "s.yaml", trials=6, run=run, budget_usd=0.06)
-    assert play(file, code=1)["usd"] > 0
-    assert play(file, code=1)["usd"] <= 0.06
+    keys = {"sampling.max_tokens": [60, 64]}
+    file = sweep_file(tmp_path / "s.yaml", trials=6, run=run, keys=keys, budget_usd=0.03)
+    assert 0 < play(file, code=1)["usd"] <= 0.03
     assert "raise budget_usd" in read_found(tmp_path / "sweep").trials[0]["why"]
 
 
