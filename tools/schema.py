@@ -12,9 +12,11 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from orchestry.core.choices import ProviderName
 from orchestry.core.config import RunConfig
+from orchestry.core.ppo import count
 from orchestry.core.types import Frozen
 from tools import put
 from tools.keys import explanations
@@ -22,15 +24,22 @@ from tools.keys import explanations
 PAGE = Path(__file__).resolve().parent.parent / "configs" / "schema.json"
 COMMAND = "python -m tools.schema --write"
 TEXT = {"type": "string"}
+AUTO = {"const": "auto"}
+TEAM = {"type": "string", "pattern": "^local:."}
+COUNT = {"type": "string", "pattern": "^[0-9][0-9.,_]*(e[0-9]+)?[kKmM]?$"}
+"""Steps such as 500k and 10M."""
 BRIEF: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("RunConfig", "agents"): {
         "type": "array",
         "items": {"$ref": "#/$defs/AgentConfig", "required": ["role"]},
     },
-    ("AgentConfig", "provider"): TEXT,
-    ("AgentConfig", "plays"): TEXT,
-    ("ProviderConfig", "name"): {"type": "string", "pattern": "^local:."},
-    ("BehaviorsConfig", "share"): {"const": "auto"},
+    ("AgentConfig", "provider"): {"anyOf": [{"enum": [*get_args(ProviderName)]}, TEAM]},
+    ("AgentConfig", "plays"): {"type": ["string", "null"]},
+    ("ProviderConfig", "name"): TEAM,
+    ("BehaviorsConfig", "share"): AUTO,
+    ("LearnConfig", "group_size"): AUTO,
+    ("LearnConfig", "targets"): TEXT,
+    ("RecipeConfig", "steps"): TEXT,
     ("TrackersConfig", "wandb"): {"const": False},
 }
 """By model and key: what a file may give besides."""
@@ -54,7 +63,8 @@ def _explained(schema: dict[str, Any], model: type[Frozen]) -> None:
         key = info.alias or field
         found = schema["properties"][key]
         found.pop("title", None)
-        if brief := BRIEF.get((model.__name__, key)):
+        counted = any(getattr(item, "func", None) is count for item in info.metadata)
+        if brief := COUNT if counted else BRIEF.get((model.__name__, key)):
             default = {"default": found.pop("default")} if "default" in found else {}
             found = {"anyOf": [brief, found], **default}
         if said[field]:

@@ -81,12 +81,18 @@ def _figures(found: Comparison) -> Table:
 def _warnings(found: Comparison) -> Iterator[str]:
     """What the figures do not show."""
     rewards = [one for one in found.figures if one.name.startswith(REWARDS)]
-    if "task" in found.settings:
-        yield "The runs play different tasks, so their rewards are not compared."
+    from orchestry.report.comparison import REWARDED
+
+    other = [key for key in found.settings if key.partition(".")[0] in REWARDED]
+    if other:
+        yield (
+            f"The runs differ in {', '.join(other)}, so they may play other problems of equal "
+            "names or be paid for something else: their rewards are not compared."
+        )
     elif rewards and not any(one.name.startswith(HELD_OUT) for one in rewards):
         yield (
-            "Both were not measured on held-out problems in the same way, so no gain is claimed: "
-            "`orchestry evaluate` each on one split."
+            "No held-out evaluation is common to both (same split, same samples), so no gain is "
+            "claimed: `orchestry evaluate` each."
         )
 
 

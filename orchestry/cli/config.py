@@ -65,6 +65,7 @@ def _schema() -> None:
 
 def _origins(plain: Mapping[str, Any], found: Layers) -> dict[str, str]:
     """By dotted key: the file or flag that gave its value. Defaults are left out."""
+    from orchestry.core.config import RunConfig
     from orchestry.core.resolve import by_role, leaves, read_config_file, settings_of
 
     files, sets, flags = found
@@ -72,7 +73,15 @@ def _origins(plain: Mapping[str, Any], found: Layers) -> dict[str, str]:
     named.append(("--set", by_role(settings_of(sets))))
     given = {key: name for name, layer in named for key, _ in leaves(layer)}
     given |= {key: FLAG_OF[key] for key in flags}
-    return {key: name for key, _ in leaves(plain) if (name := _of(key, given))}
+    usual = dict(leaves(RunConfig().model_dump(mode="json", by_alias=True)))
+    origins = dict[str, str]()
+    for key, value in leaves(plain):
+        name = _of(key, given)
+        if name is None and value != usual.get(key):  # made of another: `local:RUN` names a team
+            name = _beside(key, given)
+        if name is not None:
+            origins[key] = name
+    return origins
 
 
 def _of(key: str, given: Mapping[str, str]) -> str | None:
@@ -82,14 +91,21 @@ def _of(key: str, given: Mapping[str, str]) -> str | None:
     return given.get(key)
 
 
-def _only(plain: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
-    """The keys with an origin."""
-    from orchestry.core.resolve import leaves, put_key
+def _beside(key: str, given: Mapping[str, str]) -> str | None:
+    """The source of a key of the same section."""
+    section = key.rpartition(".")[0]
+    return next((name for one, name in given.items() if one.rpartition(".")[0] == section), None)
 
+
+def _only(plain: Mapping[str, Any], origins: Mapping[str, str], above: str = "") -> dict[str, Any]:
+    """The keys with an origin."""
     found = dict[str, Any]()
-    for key, value in leaves(plain):
-        if key in origins:
-            put_key(found, key, value)
+    for name, value in plain.items():
+        if isinstance(value, Mapping) and value:
+            if inner := _only(value, origins, f"{above}{name}."):
+                found[name] = inner
+        elif f"{above}{name}" in origins:
+            found[name] = value
     return found
 
 
@@ -119,8 +135,11 @@ def _lines(
 
 
 def _yaml(value: Any) -> str:
-    """A value in one line."""
+    """A value in one line; in JSON's form, which YAML reads too, where a text has characters that
+    can't be seen."""
     import yaml
 
+    if isinstance(value, str) and not value.isprintable():
+        return json.dumps(value)
     text = yaml.safe_dump(value, default_flow_style=True, width=1_000_000, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")

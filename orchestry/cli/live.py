@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,6 @@ import typer
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import OUTPUT, flag, option, run_argument, run_folder
-from orchestry.core.errors import ConfigError
 
 app = App()
 
@@ -23,7 +23,7 @@ def _command(
     ] = None,
     port: Annotated[
         int | None,
-        option(OUTPUT, "Of the page's address.  [a free one]", metavar="N", min=1, max=65535),
+        option(OUTPUT, "Port of the page.  [a free one]", metavar="N", min=1, max=65535),
     ] = None,
     browser: Annotated[
         bool, flag(OUTPUT, "Open the page in this machine's browser.", "--open")
@@ -37,23 +37,13 @@ def _command(
     can open it, at the printed address; from elsewhere forward the port, such as
     `ssh -L 8000:127.0.0.1:8000 HOST` beside `--port 8000`. Ctrl-C ends it.
     """
-    from orchestry.report.recipes import brought
     from orchestry.report.serve import Watched, serving
 
-    folders = [
-        stage
-        for run in runs or [run_folder("last")]
-        for stage in [one.stage.folder for one in brought(run) if one.stage.begun] or [run]
-    ]
-    watched = Watched(folders)
-    try:
-        with serving(watched, port or 0) as address:
-            typer.echo(address)
-            typer.echo("The page is kept up to date until Ctrl-C.", err=True)
-            if browser:
-                typer.launch(address)
-            threading.Event().wait()
-    except OSError as error:
-        raise ConfigError(f"port {port} can't be used ({error.strerror}): give another") from None
-    except KeyboardInterrupt:
-        typer.echo("The page is no longer kept up to date.", err=True)
+    watched = Watched(runs or [run_folder("last")])
+    with suppress(KeyboardInterrupt), serving(watched, port or 0) as address:
+        typer.echo(address)
+        typer.echo("The page is kept up to date until Ctrl-C.", err=True)
+        if browser:
+            typer.launch(address)
+        threading.Event().wait()
+    typer.echo("The page is no longer kept up to date.", err=True)

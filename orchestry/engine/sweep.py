@@ -283,6 +283,7 @@ class Sweep:
             _train(one, None)
             _judged(one, MeasureConfig(samples=asked.samples), asked.split)
 
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A run of a trial."""

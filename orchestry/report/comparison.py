@@ -8,13 +8,15 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from orchestry.report.held_out import Held, ahead, by_best, common_problems, held_evaluations
+from orchestry.report.held_out import by_best, held_evaluations
 from orchestry.report.measures import searched
 from orchestry.report.runs import Experiment, Salvaged, differing, telling_settings
 from orchestry.report.stats import Interval, difference
 from orchestry.store.records import NodeRecord
 from orchestry.store.run import Run
 
+REWARDED = ("task", "task_path", "options", "weights")
+"""Runs that differ here may play other problems of equal names, or be paid for something else."""
 Leaf = Callable[[NodeRecord], float | None]
 """A figure of one trajectory."""
 
@@ -25,6 +27,7 @@ class Figure:
 
     name: str
     first: float | None
+    """Of a figure that is compared, over the problems of both."""
     second: float | None
     ahead: Interval | None = None
     """The second's less the first's, paired by problem; None: not compared."""
@@ -60,22 +63,21 @@ def compared(first: Experiment, second: Experiment) -> Comparison:
 
 def _held_out(first: Experiment, second: Experiment) -> Iterator[Figure]:
     """Each run's last team, where both were measured in the same way."""
-    if first.run.config.get("task") != second.run.config.get("task"):
-        return
     teams = [
         {(held.split, held.samples): held for held in held_evaluations(one)}
         for one in (first, second)
     ]
-    for split, samples in teams[0].keys() & teams[1].keys():
+    common = [key for key in teams[0] if key in teams[1]]
+    for split, samples in sorted(common, key=lambda key: (key[0] != "test", str(key))):
         one, other = (found[split, samples] for found in teams)
+        updates = " and ".join(_after(held.update) for held in (one, other))
         name = f"held-out reward, {split}" + (f", {samples} samples each" if samples else "")
-        lead, both = ahead(other, one), common_problems(one, other)
-        figures = [_earned(held, by_best(second.run, one)) for held in (one, other)]
-        yield Figure(name, figures[0], figures[1], lead, both)
+        over = max if by_best(other.run, one) else fmean
+        yield _paired(f"{name} ({updates})", one.run, other.run, _total, over)
 
 
-def _earned(held: Held, best: bool) -> float:
-    return (held.measures.best if best else held.measures.reward).mean
+def _after(update: int | None) -> str:
+    return "nothing learned" if update is None else f"update {update}"
 
 
 def _rewards(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
@@ -97,10 +99,11 @@ def _paired(
     """A figure per problem, by `over` from its trajectories, and the mean over problems."""
     sides = [_by_problem(run, figure, over) for run in (first, second)]
     means = [fmean(side.values()) if side else None for side in sides]
-    if first.config.get("task") != second.config.get("task"):  # their problems may share names
+    both = sides[0].keys() & sides[1].keys()
+    if not both or any(first.config.get(key) != second.config.get(key) for key in REWARDED):
         return Figure(name, means[0], means[1])
-    both = len(sides[0].keys() & sides[1].keys())
-    return Figure(name, means[0], means[1], difference(sides[1], sides[0]), both)
+    means = [fmean(side[problem] for problem in both) for side in sides]
+    return Figure(name, means[0], means[1], difference(sides[1], sides[0]), len(both))
 
 
 def _by_problem(run: Run, figure: Leaf, over: Callable[[list[float]], float]) -> dict[str, float]:

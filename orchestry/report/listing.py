@@ -115,7 +115,7 @@ def _folders(place: Path) -> Iterator[Path]:
 def _row(folder: Path) -> Row:
     try:
         return _read(folder)
-    except OrchestryError as error:
+    except (OrchestryError, OSError) as error:
         return Row(run=str(folder), state="damaged", error=str(error))
 
 
@@ -167,14 +167,17 @@ def _end(journal: Path) -> str | None:
     for line in reversed(lines):
         event = _event(line)
         if event.get("kind") != "rated":
-            return event.get("reason") if event.get("kind") == "stopped" else None
+            return str(event.get("reason")) if event.get("kind") == "stopped" else None
     return None
 
 
 def _begun(journal: Path) -> str:
     with journal.open("rb") as file:
         at = _event(file.readline()).get("at")
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else ""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else ""
+    except (TypeError, ValueError, OverflowError):  # a damaged line
+        return ""
 
 
 def _event(line: bytes) -> dict[str, Any]:

@@ -64,9 +64,9 @@ class Tail:
             file.seek(self._at)
             data = file.read()
         lines, place = list[tuple[int, bytes]](), self._at
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+        for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
             lines.append((place, line))
-            place += len(line)
+            place += len(line) + 1
         self._at = place
         return replaced, lines
 
@@ -76,9 +76,9 @@ class Now:
     """What a run does at this moment."""
 
     state: str
-    """`running`, why it ended, or `cut off`."""
-    open: int
-    """Calls in flight."""
+    """`starting`, `running`, why it ended, or `cut off`."""
+    open: int | None
+    """Calls in flight; None: nothing is reserved for its calls, as in backend local."""
     tokens_per_s: float
     """Output tokens."""
     usd_per_min: float
@@ -114,6 +114,7 @@ class Followed(Salvaged):
 
     def _begin_episodes(self) -> None:
         self.rows, self._all, self._places = [], list[EpisodeRecord](), dict[int, int]()
+        self._unread_episodes = 0
         self.__dict__.pop("episodes", None)
 
     def refresh(self) -> bool:
@@ -126,9 +127,12 @@ class Followed(Salvaged):
         """A finished episode with its texts; None if there is none."""
         if (place := self._places.get(episode)) is None:
             return None
-        with self._episode_tail.path.open("rb") as file:
-            file.seek(place)
-            found = readable_episode(file.readline())
+        try:
+            with self._episode_tail.path.open("rb") as file:
+                file.seek(place)
+                found = readable_episode(file.readline())
+        except OSError:
+            return None
         return found if found and found.episode == episode else None
 
     @property
@@ -147,12 +151,15 @@ class Followed(Salvaged):
     def now(self) -> Now:
         """What it does at this moment."""
         at, end = self._clock(), end_of(self.events)
-        state = end.reason if end else "running" if is_written(self.folder) else "cut off"
+        if is_written(self.folder):  # a resume loads its models before it says that it goes on
+            state = "starting" if end or not self.events else "running"
+        else:
+            state = end.reason if end else "cut off"
         running = state == "running"
         recent = [one for one in self._recent if at - one.at <= WINDOW_S and running]
         return Now(
             state=state,
-            open=len(self._fold.balance.open) if running else 0,
+            open=len(self._fold.balance.open) if running and self._fold.balance.calls else None,
             tokens_per_s=sum(one.completion.output_tokens for one in recent) / WINDOW_S,
             usd_per_min=sum(one.completion.usd for one in recent) * 60 / WINDOW_S,
             eta_s=self._eta(at) if running else None,
@@ -164,17 +171,23 @@ class Followed(Salvaged):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What is missing and a reader must know."""
-        if not self._unread:
-            return ()
-        return (f"lines of its journal that can't be read and are left out: {self._unread}",)
+        """What is missing and a reader must know; of a run that goes on, only damage."""
+        wrong = {"journal.jsonl": self._unread, "episodes.jsonl": self._unread_episodes}
+        damaged = [
+            f"lines of {name} that can't be read and are left out: {count}"
+            for name, count in wrong.items()
+            if count
+        ]
+        return (*damaged, *(() if is_written(self.folder) else self._unfinished()))
 
     def _eta(self, at: float) -> float | None:
         if self.neural:
             last = self.batches[-1] if self.batches else {}
             left, pace = self.config["ppo"]["steps"] - last.get("steps", 0), last.get(_PACE, 0)
             return left / pace if pace else None
-        opened = next(one for one in reversed(self.events) if isinstance(one, Opened))
+        opened = next((one for one in reversed(self.events) if isinstance(one, Opened)), None)
+        if opened is None:
+            return None
         done = len(self._all)
         played, left = done - self._before, int(self.config["episodes"]) - done
         return left * (at - opened.at) / played if played > 0 else None
@@ -184,7 +197,7 @@ class Followed(Salvaged):
         if replaced:
             self._begin_journal()
         for _, line in lines:
-            self._hear(line.rstrip(b"\n"))
+            self._hear(line)
         return bool(lines)
 
     def _hear(self, line: bytes) -> None:
@@ -212,6 +225,7 @@ class Followed(Salvaged):
             self.replaced += 1
         for place, line in lines:
             if (found := readable_episode(line)) is None:
+                self._unread_episodes += 1
                 continue
             self._places[found.episode] = place
             slim = [node.model_copy(update={"turns": ()}) for node in found.nodes]

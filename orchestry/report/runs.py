@@ -123,8 +123,8 @@ class Salvaged(Run):
 
     @cached_property
     def summary(self) -> Summary:
-        """summary.json; if it can't be read, `folded`."""
-        return self._written or self.folded
+        """summary.json; `folded` if it can't be read, or a resume has not ended since."""
+        return (end_of(self.events) and self._written) or self.folded
 
     @cached_property
     def folded(self) -> Summary:

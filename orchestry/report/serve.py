@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+from orchestry.core.errors import ConfigError, OrchestryError, StoreError
 from orchestry.report.live import Followed
 from orchestry.report.page import assemble
 from orchestry.report.page.content import sources_of, tree_data
-from orchestry.report.page.entry import PageRun, entry, growing
+from orchestry.report.page.entry import PageRun, about, growing
 from orchestry.report.page.steps import compared
 from orchestry.report.page.texts import embedded
 from orchestry.report.runs import arms, read_experiments
 from orchestry.store.measurements import BASELINES, EVALUATIONS
+from orchestry.store.recipes import recipe_in
 
 EVERY_S = 1.0
 """Seconds between two looks at the runs."""
@@ -42,48 +44,65 @@ Seen = list[tuple[int, int]]
 class Watched:
     """Runs that are read once for all readers of their page."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders, self.token = folders, secrets.token_urlsafe(16)
+    def __init__(self, places: Sequence[Path]) -> None:
+        """`places`: runs, and recipes, whose stages may still begin."""
+        self.places, self.token = places, secrets.token_urlsafe(16)
         self.changed = threading.Condition()
         self.version = 0
         """Counts the looks that found something new."""
         self.pages = 0
         """Counts the times that a run, an evaluation or a baseline was added."""
+        self.fault = ""
+        """Why the last look failed, and the page shows what was there before."""
         self.readers = 0
         self.over = False
         """Whether its readers are to be told nothing more."""
         self._read()
 
     def _read(self) -> None:
-        self._experiments = read_experiments(self.folders, Followed)
+        folders = self._folders()
+        self._experiments = read_experiments(folders, Followed)
         self._sources = list(sources_of(self._experiments))
         self._around, self.pages = self._measurements(), self.pages + 1
         self._grown = [self.version] * len(self._sources)
         self._news = [self._now(source) for source in self._sources]
+        self._arms = compared(arms(self._experiments))
 
     def look(self) -> None:
-        """Reads what is new and wakes the readers."""
+        """Reads what is new and wakes the readers. A run that can't be read any more stays as it
+        was."""
         with self.changed:
-            before = self.version
-            if self._measurements() != self._around:
-                self._read()
-                self.version += 1
-            for place, source in enumerate(self._sources):
-                grown, now = _run(source).refresh(), self._now(source)
-                if grown or now != self._news[place]:
-                    self._news[place], self.version = now, before + 1
-                if grown:
-                    self._grown[place] = self.version
+            before, fault = self.version, ""
+            try:
+                self._look(before)
+            except (OrchestryError, OSError) as error:
+                fault = str(error)
+            if fault != self.fault:
+                self.fault, self.version = fault, before + 1
             self.changed.notify_all()
+
+    def _look(self, before: int) -> None:
+        if self._measurements() != self._around:
+            self._read()
+            self.version = before + 1
+        for place, source in enumerate(self._sources):
+            grown, now = _run(source).refresh(), self._now(source)
+            if grown or now != self._news[place]:
+                self._news[place], self.version = now, before + 1
+            if grown:
+                self._grown[place] = self.version
+        if any(_run(self._sources[n]).neural for n, at in enumerate(self._grown) if at > before):
+            self._arms = compared(arms(self._experiments))
 
     def page(self) -> bytes:
         """The whole page."""
         with self.changed:
             entries = [
-                {**entry(source), "rows": _rows(source, 0), "now": self._now(source)}
+                {**_entry(source), "rows": _rows(source, 0), "now": self._now(source)}
                 for source in self._sources
             ]
-            index = {"cap": 0, "runs": entries, "arms": self._arms(), "live": self.token}
+            live = {"token": self.token, "pages": self.pages}
+            index = {"cap": 0, "runs": entries, "arms": self._arms, "live": live}
             return assemble({"index": embedded(index), "lines": "[]"}, served=True)
 
     def end(self) -> None:
@@ -109,7 +128,7 @@ class Watched:
             ):  # the page is of other runs, and will be loaded anew
                 return self.version, {}
             runs = [self._told(place, since, seen) for place in range(len(self._sources))]
-            return self.version, {"runs": runs, "arms": self._arms()}
+            return self.version, {"runs": runs, "arms": self._arms, "fault": self.fault}
 
     def _told(self, place: int, since: int, seen: Seen) -> dict[str, Any]:
         source = self._sources[place]
@@ -117,7 +136,7 @@ class Watched:
         if self._grown[place] > since:
             run, (replaced, count) = _run(source), seen[place]
             first = count if replaced == run.replaced else 0
-            told |= {"entry": growing(source), "from": first, "rows": _rows(source, first)}
+            told |= {"entry": _growing(source), "from": first, "rows": _rows(source, first)}
             seen[place] = (run.replaced, len(run.rows))
         return told
 
@@ -132,22 +151,49 @@ class Watched:
     def _now(self, source: PageRun) -> dict[str, Any]:
         return asdict(_run(source).now)
 
-    def _arms(self) -> list[dict[str, Any]]:
-        return compared(arms(self._experiments))
+    def _folders(self) -> list[Path]:
+        """The runs themselves: of a recipe, the stages that have begun."""
+        stages = {place: recipe_in(place) for place in self.places}
+        return [
+            folder
+            for place, own in stages.items()
+            for folder in ([one.folder for one in own if one.begun] or [place])
+        ]
 
     def _measurements(self) -> list[str]:
-        """The folders of evaluations and baselines that can be read."""
-        return sorted(
+        """The folders of runs, evaluations and baselines that can be read."""
+        folders = self._folders()
+        return sorted(map(str, folders)) + sorted(
             str(journal.parent)
-            for folder in self.folders
+            for folder in folders
             for name in (EVALUATIONS, BASELINES)
             for journal in folder.glob(f"{name}/*/journal.jsonl")
-            if journal.stat().st_size and (journal.parent / "config.yaml").is_file()
+            if _is_there(journal)
         )
+
+
+def _is_there(journal: Path) -> bool:
+    """Whether it has begun to be written, after its config."""
+    try:
+        return bool(journal.stat().st_size) and (journal.parent / "config.yaml").is_file()
+    except OSError:
+        return False
 
 
 def _run(source: PageRun) -> Followed:
     return cast(Followed, source.run)
+
+
+def _entry(source: PageRun) -> dict[str, Any]:
+    return {**about(source), **_growing(source)}
+
+
+def _growing(source: PageRun) -> dict[str, Any]:
+    """`growing`; what can't be read is named, and left as the page has it."""
+    try:
+        return growing(source)
+    except StoreError as error:
+        return {"missing": [str(error)]}
 
 
 def _rows(source: PageRun, first: int) -> list[dict[str, Any]]:
@@ -185,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _tree(self, watched: Watched, query: Query) -> None:
         numbers = [query.get(name, "") for name in ("run", "episode")]
-        whole = all(text.isdecimal() for text in numbers)
+        whole = all(text.isdecimal() and len(text) < 10 for text in numbers)
         if found := watched.tree(*map(int, numbers)) if whole else None:
             self._answer(200, "application/json", json.dumps(found).encode())
         else:
@@ -203,20 +249,21 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(200, "text/event-stream")
             self.end_headers()
             with suppress(OSError):
-                for event in self._events(watched):
+                for event in self._events(watched, query.get("pages", "")):
                     self.wfile.write(event)
         finally:
             with watched.changed:
                 watched.readers -= 1
             self.close_connection = True
 
-    def _events(self, watched: Watched) -> Iterator[bytes]:
-        """First all rows, since the page may be older than this connection."""
-        pages, since = watched.pages, -1
+    def _events(self, watched: Watched, pages: str) -> Iterator[bytes]:
+        """First all rows, since the page may be older than this connection. One with other runs is
+        told to load anew."""
+        since = -1
         seen: Seen = [(-1, 0)] * watched.count
         while not watched.over:
             news = watched.wait(since, seen, QUIET_S)
-            if watched.pages != pages:
+            if str(watched.pages) != pages:
                 yield _event({"reload": True})
                 return
             if news is None:
@@ -262,8 +309,11 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def serving(watched: Watched, port: int = 0) -> Iterator[str]:
     """Serves the page within the block, whose value is its address, and looks at the runs while
-    somebody reads it. Raises OSError for a port that is taken."""
-    server = _Server(watched, port)
+    somebody reads it. Raises ConfigError for a port that can't be used."""
+    try:
+        server = _Server(watched, port)
+    except OSError as error:
+        raise ConfigError(f"port {port} can't be used ({error.strerror}): give another") from None
     over = threading.Event()
     threads = [
         threading.Thread(target=server.serve_forever, args=(POLL_S,), name="watch", daemon=True),

@@ -31,6 +31,10 @@ FOLDS = ("episodes.jsonl", "metrics.jsonl", "rewards.csv")
 """The files made from committed episodes."""
 
 
+LOOKED_AT_S = 0.05
+"""Who looks whether a run is written holds its lock for less."""
+
+
 class Mirror(Protocol):
     """Shows a run in another tool. Every method must be fast and must not raise."""
 
@@ -83,7 +87,7 @@ class Store:
             ) from None
         refuse_links(self.folder)
         try:
-            self._lock.acquire(timeout=0)
+            self._lock.acquire(timeout=LOOKED_AT_S)
         except Timeout:
             raise LockedError(
                 f"{self.folder} is being written by another process: wait for it, or stop it"

@@ -42,6 +42,19 @@ def test_each_value_names_its_source(cli: CommandLine, mine: Path) -> None:
     assert found["config"]["search"] == {"k_samples": 3, "beam_width": 5}
 
 
+def test_what_is_shown_is_read_back_whatever_it_holds(cli: CommandLine, tmp_path: Path) -> None:
+    run = tmp_path / "trained"
+    run.mkdir()
+    (run / "journal.jsonl").write_text("")
+    odd = tmp_path / "odd.yaml"
+    odd.write_text('options: {"a.b": 1, c: "x\\n\\u202ey"}\n')
+    for more in ((), ("--given",)):
+        shown = cli("config", "show", "--config", odd, "--provider", f"local:{run}", *more)
+        found = validate(yaml.safe_load(shown.out))
+        assert found.options == {"a.b": 1, "c": "x\n\u202ey"}
+        assert found.provider.team == run
+
+
 def test_a_backends_own_file_is_named(cli: CommandLine) -> None:
     shown = cli("config", "show", "--backend", "local", "--given")
     (line,) = [line for line in shown.out.splitlines() if "learning_rate" in line]

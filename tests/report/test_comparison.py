@@ -10,7 +10,7 @@ import orchestry
 from orchestry.report.comparison import Comparison, Figure, compared
 from orchestry.report.runs import read_experiments
 from orchestry.store.run import Run
-from tests.report.made import config
+from tests.report.made import config, copied
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +58,43 @@ def test_rewards_of_different_tasks_are_not_paired(searched: Run, called: Run) -
     found = compared(*read_experiments([searched.folder, called.folder]))
     assert "task" in found.settings
     assert not [one for one in found.figures if one.ahead]
+
+
+@pytest.mark.parametrize("changed", [{"options": {"size": 9}}, {"weights": {"length": 2.0}}])
+def test_rewards_of_other_games_or_weights_are_not_paired(
+    searched: Run, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    other = copied(searched.folder, tmp_path / "run")
+    text = (other / "config.yaml").read_text()
+    for key, value in changed.items():
+        text = text.replace(f"{key}: {{}}", f"{key}: {value}")
+    (other / "config.yaml").write_text(text)
+    found = compared(*read_experiments([searched.folder, other]))
+    assert [key.partition(".")[0] for key in found.settings] == [*changed]
+    assert not [one for one in found.figures if one.ahead]
+
+
+def test_a_held_out_row_has_one_measure_and_its_updates(searched: Run, tmp_path: Path) -> None:
+    """A search's evaluation with samples is measured by all trajectories, on both sides."""
+    places = [copied(searched.folder, tmp_path / name) for name in ("a", "b")]
+    for place, seed in zip(places, (3, 4), strict=True):
+        single = config(seed=seed, search={"strategy": "chains", "k_samples": 2}, split="dev")
+        orchestry.train(single, place / "evaluations" / "dev--samples-2", observer=None)
+    row = compared(*read_experiments(places)).figures[0]
+    assert row.name == "held-out reward, dev, 2 samples each (nothing learned and nothing learned)"
+    assert row.ahead is not None
+    assert row.second is not None
+    assert row.first is not None
+    assert row.ahead.mean == pytest.approx(row.second - row.first)
+
+
+def test_a_resumed_run_that_was_killed_is_summed_up_from_its_journal(
+    searched: Run, tmp_path: Path
+) -> None:
+    place = copied(searched.folder, tmp_path / "run")
+    summary = place / "summary.json"
+    summary.write_text(summary.read_text().replace('"episodes":3', '"episodes":1'))
+    journal = (place / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (place / "journal.jsonl").write_bytes(b"".join(journal[:-1]))
+    found = compared(*read_experiments([searched.folder, place]))
+    assert (_figure(found, "episodes").first, _figure(found, "episodes").second) == (3, 3)

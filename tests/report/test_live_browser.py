@@ -70,7 +70,7 @@ def test_episodes_appear_as_they_end_and_the_newest_is_opened(
     grown(searched.folder, place, 0.1)
     with serving(Watched([place])) as address:
         opened(tab, address)
-        assert tab.eval(STATE) == "cut off: its process ended without a word"
+        assert tab.eval(STATE) == "cut off: its process was killed or crashed"
         assert "No episode of this run is finished." in tab.eval("document.body.innerText")
         tab.eval("follow(true)")
         shown = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from email.message import Message
@@ -71,9 +72,9 @@ class Client:
         return data
 
     @contextmanager
-    def news(self) -> Iterator[Iterator[dict[str, Any]]]:
-        """What the server says is new, one after the other."""
-        with self._asked("/news", self.token) as answer:
+    def news(self, pages: int = 1) -> Iterator[Iterator[dict[str, Any]]]:
+        """What the server says is new to a page of that count, one after the other."""
+        with self._asked(f"/news?pages={pages}", self.token) as answer:
             assert answer.getheader("Content-Type") == "text/event-stream"
             lines = iter(answer.readline, b"")
             yield (json.loads(line[6:]) for line in lines if line.startswith(b"data: "))
@@ -148,7 +149,9 @@ def test_a_new_evaluation_reloads_the_page(searched: Run, folder: Path) -> None:
         with client.news() as news:
             next(news)
             copied(searched.folder, folder / "evaluations" / "dev")
-            assert {"reload": True} in (next(news) for _ in range(5))
+            assert [*news][-1] == {"reload": True}
+        with client.news(pages=1) as news:  # of a page that is older than the evaluation
+            assert next(news) == {"reload": True}
         assert [run["kind"] for run in client.index()["runs"]] == ["run", "evaluation"]
 
 
@@ -171,4 +174,43 @@ def test_so_many_readers_and_no_more(searched: Run, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(serve, "MOST_READERS", 1)
     with served(searched.folder) as client, client.news() as news:
         next(news)
-        assert client("/news").status == 503
+        assert client("/news?pages=1").status == 503
+
+
+def test_a_run_that_is_gone_is_told_and_stays_on_the_page(searched: Run, folder: Path) -> None:
+    copied(searched.folder, folder / "evaluations" / "dev")
+    watched = Watched([folder])
+    with serving(watched) as address, Client(address).news() as news:
+        next(news)
+        shutil.rmtree(folder)
+        assert "holds no run" in next(news)["fault"] or "does not exist" in watched.fault
+        assert Client(address)("/tree?run=0&episode=0").status == 404
+        assert len(Client(address).index()["runs"][0]["rows"]) == 3
+
+
+def test_a_damaged_library_is_named_and_the_page_still_opens(folder: Path) -> None:
+    (folder / "behaviors").mkdir(exist_ok=True)
+    (folder / "behaviors" / "library.yaml").write_text("{")
+    with served(folder) as client:
+        (run,) = client.index()["runs"]
+        assert any("library.yaml can't be read" in said for said in run["missing"])
+
+
+def test_a_run_that_is_just_beginning_is_starting(folder: Path) -> None:
+    for name in ("journal.head", "episodes.jsonl", "summary.json"):
+        (folder / name).unlink()
+    (folder / "journal.jsonl").write_bytes(b"")
+    with Store(folder), served(folder) as client:
+        (run,) = client.index()["runs"]
+        assert (run["now"]["state"], run["now"]["eta_s"]) == ("starting", None)
+
+
+def test_a_recipes_next_stage_reloads_the_page(searched: Run, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe"
+    copied(searched.folder, recipe / "stages" / "1-search")
+    (recipe / "config.yaml").write_text("recipe: {steps: [search, magrpo]}\n")
+    with served(recipe) as client, client.news() as news:
+        next(news)
+        copied(searched.folder, recipe / "stages" / "2-magrpo")
+        assert [*news][-1] == {"reload": True}
+        assert len(client.index()["runs"]) == 2

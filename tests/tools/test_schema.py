@@ -9,20 +9,28 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from pydantic import BeforeValidator
 
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.types import Frozen
 from tools.defaults import EDITORS
-from tools.schema import COMMAND, PAGE, page
+from tools.schema import BRIEF, COMMAND, PAGE, page
 
 SHIPPED = sorted(PAGE.parent.glob("*.yaml"))
 RIGHT: list[dict[str, Any]] = [
+    {"learn": {"group_size": "auto", "targets": "all-linear"}},
+    {"ppo": {"steps": "10M", "pool_every": "500k", "evaluate_every": 1000}},
+    {"recipe": {"steps": "search+magrpo"}, "agents": {"seat": {"plays": None}}},
+    {"agents": {"coder": {"provider": "local:runs/trained"}}},
     {"agents": [{"role": "coder", "provider": "fake"}]},
     {"agents": {"coder": {"provider": {"name": "fake"}}, "seat": {"plays": "guard"}}},
     {"provider": {"name": "local:runs/trained"}, "behaviors": {"share": "auto"}},
     {"trackers": {"wandb": False}, "budget": {"usd": None}},
 ]
 WRONG: list[dict[str, Any]] = [
+    {"agents": {"coder": {"provider": "opnai"}}},
+    {"ppo": {"steps": "many"}},
     {"serach": {}},
     {"search": {"k_samples": 0}},
     {"agents": [{"goal": "no role"}]},
@@ -48,6 +56,21 @@ def test_shipped_configs_name_it_and_fit_it(file: Path, schema: Any) -> None:
     text = file.read_text(encoding="utf-8")
     assert text.startswith(EDITORS)
     schema.validate(yaml.safe_load(text) or {})
+
+
+def test_each_key_that_is_read_before_it_is_checked_has_its_brief_form() -> None:
+    for model in (RunConfig, *Frozen.__subclasses__()):
+        if f"/{model.__name__}" not in page() and model is not RunConfig:
+            continue
+        for name, info in model.model_fields.items():
+            read = any(isinstance(item, BeforeValidator) for item in info.metadata)
+            key = (model.__name__, info.alias or name)
+            assert not read or key in BRIEF or '"pattern"' in json.dumps(_schema(*key)), key
+
+
+def _schema(model: str, key: str) -> Any:
+    found = json.loads(page())
+    return found["$defs"].get(model, found)["properties"][key]
 
 
 def test_a_resolved_config_fits_it(schema: Any) -> None:

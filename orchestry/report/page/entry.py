@@ -38,13 +38,23 @@ class PageRun:
 
 def entry(source: PageRun) -> dict[str, Any]:
     """Plain data without paths of this machine, so that a page may be shared."""
+    rows = [row(record) for record in source.run.episodes]
+    return {**about(source), **growing(source), "rows": rows}
+
+
+def about(source: PageRun) -> dict[str, Any]:
+    """What stays as it is."""
     run, manifest = source.run, _manifest(source.run.folder)
     return {
-        **growing(source),
+        "label": source.label,
+        "kind": source.kind,
+        "of": source.of,
+        "folder": run.folder.name,
+        "backend": run.config.get("backend"),
+        "task": run.config.get("task"),
         "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
         "device": manifest.get("device"),
         "orchestry": manifest.get("orchestry"),
-        "rows": [row(record) for record in run.episodes],
     }
 
 
@@ -52,16 +62,10 @@ def growing(source: PageRun) -> dict[str, Any]:
     """What may change while a run goes on, but its rows, which are only added to."""
     run, events = source.run, source.run.events
     return {
-        "label": source.label,
-        "kind": source.kind,
-        "of": source.of,
-        "folder": run.folder.name,
-        "missing": list(source.missing),
+        "missing": [*dict.fromkeys((*source.missing, *run.missing))],
         "summary": _summary(run),
         "time": duration(run.took),
         "measures": _measures(run) if source.beside else None,
-        "backend": run.config.get("backend"),
-        "task": run.config.get("task"),
         "steps": steps(run),
         "updates": _updates(run),
         "dev": _dev(events),

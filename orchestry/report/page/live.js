@@ -5,7 +5,7 @@ const live = { follow: false, late: false, state: null };
 const MOST_TREES = 40;
 
 const served = () => Boolean(DATA.live);
-const address = (what, rest = '') => `${what}?token=${DATA.live}${rest}`;
+const address = (what, rest) => `${what}?token=${DATA.live.token}${rest}`;
 
 function hearNews() {
   if (!served()) return;
@@ -13,19 +13,22 @@ function hearNews() {
   $('follow').addEventListener('click', () => follow(!live.follow));
   follow(RUNS[state.run].now.state === 'running' && !location.hash.includes('node='));
   showNow();
-  const source = new EventSource(address('news'));
+  const source = new EventSource(address('news', `&pages=${DATA.live.pages}`));
   source.addEventListener('message', (event) => hear(JSON.parse(event.data)));
   source.addEventListener('open', () => connection(''));
   source.addEventListener('error', () => connection(source.readyState === EventSource.CLOSED
-    ? 'The server of this page has ended: `orchestry watch` starts it again.'
-    : 'The connection is lost; the page tries again.'));
+    ? 'The server refuses this page: too many pages are open, or it was started anew and printed ' +
+      'another address.'
+    : 'The connection is lost, and the page tries again. If the server has ended, start ' +
+      '`orchestry watch` and open the new address.'));
 }
 
-const connection = (what) => $('connection').replaceChildren(what);
+const connection = (what) => $('connection').replaceChildren(shown(what));
 
 function hear(news) {
   if (news.reload) return loadAnew();
   DATA.arms = news.arms ?? DATA.arms;
+  connection(news.fault ? `What is shown may be old: ${news.fault}` : '');
   const grown = new Map();
   for (const one of news.runs ?? []) {
     const run = RUNS[one.run];
@@ -96,8 +99,8 @@ function follow(on) {
   if (live.follow && last && last.episode !== state.episode) chooseEpisode(last.episode, null, false);
 }
 
-const STATES = { ...ENDINGS, running: 'running', away: 'stopped: the server stayed away',
-  'cut off': 'cut off: its process ended without a word' };
+const STATES = { ...ENDINGS, running: 'running', starting: 'starting: models are loaded',
+  away: 'stopped: the server stayed away', 'cut off': 'cut off: its process was killed or crashed' };
 
 /** What the chosen run does at this moment. */
 function showNow() {
@@ -108,7 +111,7 @@ function showNow() {
   $('now').classList.toggle('going', going);
   const done = steps ? [count(steps.last.steps ?? 0), `of ${count(steps.asked)} steps`]
     : [count(rows.length), found ? `of ${count(found.episodes_asked)} episodes` : ''];
-  const cards = [['done', ...done], ['time left', span(now.eta_s), going ? 'at this pace' : '']];
+  const cards = [['progress', ...done], ['time left', span(now.eta_s), going ? 'at this pace' : '']];
   if (!steps) {
     cards.push(['calls in flight', going ? count(now.open) : '\u2013', ''],
       ['tokens per second', going ? count(Math.round(now.tokens_per_s)) : '\u2013', 'of answers'],
