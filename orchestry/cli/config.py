@@ -65,7 +65,6 @@ def _schema() -> None:
 
 def _origins(plain: Mapping[str, Any], found: Layers) -> dict[str, str]:
     """By dotted key: the file or flag that gave its value. Defaults are left out."""
-    from orchestry.core.config import RunConfig
     from orchestry.core.resolve import by_role, leaves, read_config_file, settings_of
 
     files, sets, flags = found
@@ -73,12 +72,11 @@ def _origins(plain: Mapping[str, Any], found: Layers) -> dict[str, str]:
     named.append(("--set", by_role(settings_of(sets))))
     given = {key: name for name, layer in named for key, _ in leaves(layer)}
     given |= {key: FLAG_OF[key] for key in flags}
-    usual = dict(leaves(RunConfig().model_dump(mode="json", by_alias=True)))
     origins = dict[str, str]()
     for key, value in leaves(plain):
         name = _of(key, given)
-        if name is None and value != usual.get(key):  # made of another: `local:RUN` names a team
-            name = _beside(key, given)
+        if name is None and value is not None and key.endswith("provider.team"):
+            name = _beside(key, given)  # `local:RUN` as a name
         if name is not None:
             origins[key] = name
     return origins
