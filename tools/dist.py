@@ -76,7 +76,7 @@ def main(job: str, place: str, *extras: str) -> int:
     dist = Path(place)
     if job == "oldest":
         (wheel,) = dist.glob("*.whl")
-        lines = list(oldest(metadata(wheel).get_all("Requires-Dist", []), extras))
+        lines = sorted({*oldest(metadata(wheel).get_all("Requires-Dist", []), extras)})
     else:
         git = subprocess.run(["git", "ls-files", "-z"], capture_output=True, check=True)
         tracked = {name for name in git.stdout.decode().split("\0") if name}
