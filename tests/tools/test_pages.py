@@ -37,6 +37,7 @@ PAGES = [  # but for RESULTS.md, in which models speak
 ]
 OTHERS = {
     "accelerate",
+    "docker",
     "git",
     "just",
     "lint-imports",
