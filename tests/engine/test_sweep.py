@@ -20,7 +20,7 @@ from filelock import FileLock
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.sweep import SweepConfig, read_sweep
-from orchestry.engine.sweep import Sweep, Tried, corners, trial_config
+from orchestry.engine.sweep import Played, Sweep, Tried, corners, trial_config
 from orchestry.engine.trials import Asked, Stop, curve_of, spent_in
 from orchestry.engine.trust import check_trust
 from orchestry.report.stats import crossed
@@ -55,13 +55,12 @@ def sweep_file(place: Path, **changes: Any) -> Path:
 def command(file: Path, *more: str) -> list[str]:
     """The sweep, in a process of its own."""
     folder = str(file.parent / "sweep")
-    own = ["--config", str(file), "--dir", folder, "--json", *more]
+    own = ["--config", str(file), "--dir", folder, "--trust", "--json", *more]
     return [sys.executable, "-m", "orchestry", "sweep", *own]
 
 
-def play(file: Path, *more: str, code: int | None = 0, trust: bool = True) -> Mapping[str, Any]:
+def play(file: Path, *more: str, code: int | None = 0) -> Mapping[str, Any]:
     """Plays it to its end; what it printed."""
-    more = (*more, "--trust") if trust else more
     done = subprocess.run(command(file, *more), capture_output=True, text=True)
     assert code in (None, done.returncode), done.stderr
     found: Mapping[str, Any] = json.loads(done.stdout)
@@ -267,7 +266,7 @@ def test_what_trials_may_spend_never_exceeds_the_cap(tmp_path: Path) -> None:
     for number, _ in zip(range(6), sweep._missing(), strict=False):
         if number == 3:
             sweep.config = sweep.config.model_copy(update={"budget_usd": 2.0})
-        part = sweep._part()
+        part = sweep._part() or 0.0
         assert part == pytest.approx(((sweep._left() or 0) * 2) / ((6 - number) * 2 + 2))
         paid(sweep.folder / f"trial-{number:04d}", part if number % 2 else 0.0)
         assert 0 <= spent_in(sweep.folder) <= 2.0
@@ -319,6 +318,18 @@ def test_the_run_as_given_is_not_confirmed_against_itself(tmp_path: Path) -> Non
     assert sweep._pinned() is None
     sweep.write()
     assert "is the run as it was given" in sentences(read_found(sweep.folder))[-1]
+
+
+def test_a_confirmation_that_is_not_whole_claims_nothing(tmp_path: Path) -> None:
+    sweep = opened(tmp_path, confirm={"seeds": 2}, keys={"search.k_samples": [1, 2]})
+    cut = Played("trial-0000/seed-0", 0, 0.5, 0.1, "run")
+    sweep._tell(sweep.study.ask(), Tried(0, {"search.k_samples": 1}, "complete", 0.5, (cut,)))
+    sweep._pinned()
+    sweep.write()
+    found = read_found(sweep.folder)
+    assert "not whole: given: 2 seeds not begun; best: 2 seeds not begun" in sentences(found)[-1]
+    report = write_report(found, "again")[0].read_text()
+    assert "0.5 \\*" in report and "stopped at its part of the cap" in report
 
 
 def test_seeds_widen_the_interval() -> None:
@@ -432,8 +443,10 @@ def journal_of(place: Path) -> list[Any]:
 @pytest.mark.slow
 def test_the_cap_holds_also_when_it_is_lowered(tmp_path: Path) -> None:
     """Priced answers: what is in the whole folder stays under the cap."""
-    run = {**RUN, "prices": {"fake-1": {"input": 5.0, "output": 25.0}}}
-    file = sweep_file(tmp_path / "s.yaml", trials=4, run=run, confirm={"seeds": 1})
+    prices = {"fake-1": {"input": 5.0, "output": 25.0}}
+    run = {**RUN, "prices": prices, "sampling": {"max_tokens": 16}}
+    keys = {"search.k_samples": [1, 2]}
+    file = sweep_file(tmp_path / "s.yaml", trials=4, run=run, keys=keys, confirm={"seeds": 1})
     first = play(file, "--trials", "2", "--budget", "0.4")
     assert 0 < first["usd"] <= 0.4
     assert first["usd"] == pytest.approx(spent_in(tmp_path / "sweep"))
@@ -445,16 +458,29 @@ def test_the_cap_holds_also_when_it_is_lowered(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_foreign_configs_folder_is_not_trusted(tmp_path: Path) -> None:
-    """A server in configs/api.yaml, which the sweep's person was never asked about."""
-    file = sweep_file(tmp_path / "s.yaml", trials=1, run={**RUN, "prices": {}})
-    check_trust(validate(RUN), file, True)
+def test_trials_use_what_was_confirmed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = {**RUN, "allow_unsafe_code": True}
+    file = sweep_file(tmp_path / "s.yaml", trials=1, run=run)
+    untrusted = [one for one in command(file) if one != "--trust"]
+
+    def played(*more: str) -> tuple[int, str]:
+        done = subprocess.run([*untrusted, *more], capture_output=True, text=True, cwd=tmp_path)
+        return done.returncode, done.stderr
+
+    code, told = played()
+    assert code == 2 and "task_path" in told and "allow_unsafe_code" in told
+    assert not (tmp_path / "sweep").exists()
+    check_trust(validate(run), file, True)
+    assert played()[0] == 0
+    # A server in configs/api.yaml, about which the sweep's person was never asked.
     (tmp_path / "configs").mkdir()
     away = {"judge": {"provider": {"name": "openai", "base_url": "https://a.invalid/v1"}}}
     (tmp_path / "configs" / "api.yaml").write_text(yaml.safe_dump(away))
-    done = subprocess.run(command(file), capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert "never used that on this machine" in read_found(tmp_path / "sweep").trials[0]["why"]
+    assert played("--trials", "2")[0] == 1
+    assert "https://a.invalid" in read_found(tmp_path / "sweep").trials[-1]["why"]
 
 
 @pytest.mark.slow
