@@ -37,10 +37,12 @@ def _command(
     """Search settings with Optuna: each trial is a run, pruned by its learning curve.
 
     The file names the run, the keys to try and how many trials; see docs/sweeps.md. The same
-    command goes on after an interrupt; given in a second terminal, it plays beside the first. At
-    the end it writes a report, and best.yaml for `orchestry run --config`.
+    command goes on after an interrupt. At the end it writes a report, and best.yaml for
+    `orchestry run --config`.
     """
     import shlex
+    from functools import partial
+    from itertools import chain
 
     from orchestry.cli.console import say
     from orchestry.cli.screen import console
@@ -51,14 +53,15 @@ def _command(
     from orchestry.report.sweep import sentences, write_report
 
     errors = console(stderr=True)
-    config = read_sweep(file)
     given = {"trials": trials, "budget_usd": budget}
-    config = config.model_copy(update={k: v for k, v in given.items() if v is not None})
-    _check(config, file, trust)
+    config = read_sweep(file, {key: value for key, value in given.items() if value is not None})
+    _check(config, file, trust, budget)
     place = folder or Path("sweeps") / file.stem
-    sweep = Sweep(config, place, lambda text: say(errors, text))
-    reason = sweep.play()
-    command = shlex.join(["orchestry", "sweep", "--config", str(file)])
+    note = partial(say, errors)
+    reason = Sweep(config, place, note, trust=trust, confirmed=True).play()
+    options = {"--config": file, "--dir": folder, "--trials": trials, "--budget": budget}
+    typed = [(name, str(value)) for name, value in options.items() if value is not None]
+    command = shlex.join(["orchestry", "sweep", *chain.from_iterable(typed)])
     found = read_found(place)
     paths = write_report(found, command)
     if as_json:
@@ -73,10 +76,15 @@ def _command(
     return EXIT_CODES[reason]
 
 
-def _check(config: SweepConfig, file: Path, trust: bool) -> None:
-    """Raises ConfigError if a trial would use other people's code or servers unconfirmed."""
-    from orchestry.engine.sweep import corners, trial_config
+def _check(config: SweepConfig, file: Path, trust: bool, budget: float | None) -> None:
+    """Raises ConfigError if a trial would use other people's code or servers unconfirmed, or if the
+    file's cap is above the default and not confirmed."""
+    from orchestry.core.config import validate
+    from orchestry.core.resolve import merge
+    from orchestry.engine.sweep import corners, raw_config
     from orchestry.engine.trust import check_trust
 
+    cap = {"budget": {"usd": config.budget_usd}}
     for _, settings in corners(config):
-        check_trust(trial_config(config, settings), file, trusting(trust), {})
+        own = validate(merge(raw_config(config, settings), cap))
+        check_trust(own, file, trusting(trust), {} if budget is None else cap)

@@ -33,6 +33,12 @@ class Range(Frozen):
             raise ValueError(f"low={self.low:g} is not below high={self.high:g}: swap them")
         if self.log and (self.low <= 0 or self.step):
             raise ValueError("log takes low > 0, and no step: leave one of them out")
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        if whole and self.step and not self.step.is_integer():
+            raise ValueError(
+                f"step={self.step:g} is not whole, and low and high are: give a whole step, or "
+                f"low: {float(self.low)}"
+            )
         return self
 
 
@@ -63,8 +69,7 @@ class MeasureConfig(Frozen):
     """What a finished run is judged by. Test problems are for the end."""
 
     split: Literal["dev", "train"] = "dev"
-    """The problems on which each run's team is evaluated; of backend ppo the mean return of its
-    last 100 games is taken instead."""
+    """The problems on which each run's team is evaluated."""
     samples: int | None = Field(None, ge=1, le=64)
     """Independent trajectories per problem; None: the run's own search."""
     episodes: int | None = Field(None, ge=1)
@@ -90,7 +95,7 @@ class SweepConfig(Frozen):
     keys: Mapping[str, Annotated[Range | Choices, BeforeValidator(_listed)]] = Field(min_length=1)
     """Config keys and what is tried for them: {low, high, log, step} or a list of values."""
     trials: int = Field(20, ge=1, le=100_000)
-    """Settings that are tried, over all processes and resumes."""
+    """Settings that are tried, over all resumes."""
     seeds: int = Field(1, ge=1, le=100)
     """Runs per trial: `run.seed` and the seeds after it. Its value is their mean."""
     sampler: Annotated[Named, BeforeValidator(_named)] = Named(name="TPESampler")
@@ -102,16 +107,68 @@ class SweepConfig(Frozen):
     confirm: ConfirmConfig = ConfirmConfig()
     budget_usd: float | None = Field(5.0, ge=0.0, le=1e9)
     """Hard cap in dollars over all runs and evaluations. None: no cap."""
-    storage: str | None = None
-    """Optuna's storage, such as postgresql://...; several machines may share it. None: study.db in
-    the sweep's folder."""
     seed: int = Field(0, ge=0)
     """Of the sampler."""
 
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        for key in self.keys:
+            if why := _refused(key):
+                raise ConfigError(f"config key 'keys.{key}': {why}")
+        if self.run.get("backend") == "ppo":
+            raise ConfigError(
+                "config key 'run.backend' is ppo: sweeps take backends api and local, since ppo "
+                "has no budget and evaluates games, not problems: write a loop over "
+                "`orchestry run --backend ppo`"
+            )
+        if self.run.get("recipe"):
+            raise ConfigError(
+                "config key 'run.recipe': a trial is one run, and a recipe several: leave it out"
+            )
+        confirm, train = self.confirm, str(self.run.get("split", "train"))
+        seen = {self.measure.split: "measure.split", train: "run.split"}
+        if confirm.seeds and confirm.split in seen:
+            raise ConfigError(
+                f"config key 'confirm.split' is {confirm.split}, and so is {seen[confirm.split]}: "
+                "the best was chosen on these problems, so they confirm nothing: choose another "
+                "split"
+            )
+        return self
 
-def read_sweep(path: Path) -> SweepConfig:
-    """The sweep in a YAML file; raises ConfigError."""
-    raw = read_config_file(path)
+
+_OTHERS = (
+    "task",
+    "task_path",
+    "split",
+    "backend",
+    "seed",
+    "problem",
+    "recipe",
+    "weights",
+    "options",
+)
+
+
+def _refused(key: str) -> str:
+    """Why a key can't be tried; '' if it can."""
+    section = key.partition(".")[0]
+    if section in _OTHERS:
+        return (
+            "trials with other values of it are measured otherwise, so their values can't be "
+            "compared: put it into `run`"
+        )
+    if section == "budget":
+        return "the sweep sets each run's cap from budget_usd: leave it out"
+    if section == "allow_unsafe_code":
+        return "it decides what is safe, not what is good: put it into `run`"
+    if key == "provider.base_url" or (section == "agents" and key.endswith(".provider.base_url")):
+        return "it is an address, and no setting: put it into `run`"
+    return ""
+
+
+def read_sweep(path: Path, changes: Mapping[str, Any] | None = None) -> SweepConfig:
+    """The sweep in a YAML file, with some keys changed; raises ConfigError."""
+    raw = {**read_config_file(path), **(changes or {})}
     refuse_secrets(raw, SweepConfig)
     try:
         return SweepConfig.model_validate(raw)

@@ -1,59 +1,66 @@
 """Sweeps: trials of settings, proposed and pruned by Optuna, each a run directory.
 
-A trial's runs are processes of their own, so that one can be stopped by its curve, and a killed one
-resumed. What a trial may spend is reserved from the sweep's cap before it begins; its ledger keeps
-to that.
+One process plays a sweep. A trial's runs are processes of their own (engine.trials), so that one
+can be stopped by its curve, and a killed one resumed. Before a trial begins, its part of what is
+left of the cap is set aside; the ledgers of its runs keep to that.
 """
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, unknown
-from orchestry.core.files import is_run, json_lines, write_atomic
-from orchestry.core.resolve import by_role, put_key
+from orchestry.core.files import write_atomic
+from orchestry.core.resolve import by_role, leaves, put_key
 from orchestry.core.seeds import derive
 from orchestry.core.sweep import Choices, MeasureConfig, Named, Range, SweepConfig
-from orchestry.store import journal
-from orchestry.store.measurements import EVALUATIONS
-from orchestry.store.progress import progress
-from orchestry.store.recipes import finished
-from orchestry.store.records import Summary
-from orchestry.store.run import is_held, read_config
-from orchestry.store.summary import books
+from orchestry.engine.trials import (
+    Asked,
+    Curve,
+    Note,
+    Stop,
+    await_writers,
+    ends_in_order,
+    is_whole,
+    play_run,
+    spent_in,
+)
+from orchestry.engine.trust import remember
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import Trial
 
-LOOK_S = 1.0
-"""Seconds between two looks at a run's curve."""
 FAILURES = 3
 """So many failed trials in a row stop the sweep."""
-RUNS_SHARE = 0.75
-"""Of what a run and its evaluation may spend, the run's part."""
-TRIALS, SWEEP, BEST, CONFIRM = "trials.jsonl", "sweep.json", "best.yaml", "confirm"
+ENOUGH = 20
+"""Whole trials from which on the keys' importance is computed."""
+TRIALS, SWEEP, BEST, CONFIRM, LOCK = (
+    "trials.jsonl",
+    "sweep.json",
+    "best.yaml",
+    "confirm",
+    "sweep.lock",
+)
 """In the sweep's folder."""
-LOCK, LOG = "trial.lock", "log.txt"
-"""In a trial's folder."""
-_RETURN = "train/avg_reward_100ep"
-Note = Callable[[str], None]
+PINNED = "trial.json"
+"""In confirm/best: which trial is confirmed."""
+_FOLDER = re.compile(r"trial-\d{4,6}")
+_DECIDE = ("run", "keys", "seeds", "measure")
+"""What a sweep's trials have in common; the rest may change when it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,8 @@ class Played:
     """What it is judged by; None: it was pruned, or has no evaluation."""
     usd: float
     """Its runs and evaluations, in dollars."""
+    stopped: str = ""
+    """What stopped at its budget: `run`, `evaluation` or `run and evaluation`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,57 +90,96 @@ class Tried:
     """The mean over its runs."""
     runs: tuple[Played, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
-    """Of its first run: episodes or steps, and the running mean of the reward or return."""
+    """Of its first run: episodes, and the running mean of the reward."""
     why: str = ""
 
 
-class Stop(Exception):
-    """The sweep can't go on now."""
-
-    def __init__(self, reason: str, told: str) -> None:
-        """`reason`: `budget`, `away`, `interrupted` or `failed`."""
-        super().__init__(told)
-        self.reason, self.told = reason, told
-
-
 class Sweep:
-    """A sweep in its folder. The same sweep may be played by several processes at once."""
+    """A sweep in its folder, which one process plays at a time."""
 
-    def __init__(self, config: SweepConfig, folder: Path, note: Note) -> None:
-        """Raises ConfigError for settings that no run takes, and without Optuna."""
+    study: Study
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        folder: Path,
+        note: Note,
+        *,
+        trust: bool = False,
+        confirmed: bool = False,
+    ) -> None:
+        """`trust`: the person passed --trust, and its runs pass it on. `confirmed`: the person was
+        asked about other people's places in the config (`engine.trust.check_trust`); its runs then
+        use them. Raises ConfigError for settings that no run takes, and without Optuna."""
         self.config, self.folder, self.note = config, folder, note
+        self._trust, self._confirmed = trust, confirmed
         for key, settings in corners(config):
             try:
                 trial_config(config, settings)
             except ConfigError as error:
-                raise ConfigError(f"config key 'keys.{key}': {error}") from None
-        folder.mkdir(parents=True, exist_ok=True)
-        self.study = _study(config, folder)
+                where = f"keys.{key}" if key else "run"
+                raise ConfigError(f"config key '{where}': {error}") from None
+        _check_folder(folder)
+        _classes(config)
 
     def play(self) -> str:
-        """Plays what is missing of all trials; why it ended, in the words of `Stopped`."""
-        failures = 0
+        """Plays what is missing of all trials; why it ended, in the words of `Stopped`.
+
+        Raises ConfigError while another process plays the sweep, for a folder of another sweep, and
+        for a sampler that lacks a package."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            for trial in self._missing():
-                tried = self._try(trial)
-                failures = failures + 1 if tried.state == "failed" else 0
-                self.write()
-                if failures == FAILURES:
-                    raise Stop("failed", f"{FAILURES} trials in a row failed: {tried.why}")
+            with FileLock(self.folder / LOCK, timeout=0), ends_in_order():
+                self.open()
+                return self._ended()
+        except Timeout:
+            raise ConfigError(
+                f"{self.folder}: another process plays this sweep: wait for its end, or stop it"
+            ) from None
+
+    def open(self) -> None:
+        """Opens the study. Raises ConfigError if it is another sweep's."""
+        path = self.folder / SWEEP
+        if not path.exists():
+            write_atomic(path, json.dumps(self._plain(), allow_nan=False).encode())
+        self.study = _study(self.config, self.folder)
+        now = json.loads(json.dumps(self.config.model_dump(mode="json", include=set(_DECIDE))))
+        before = self.study.user_attrs.get("asked")
+        if before is None:
+            self.study.set_user_attr("asked", now)
+        elif before != now:
+            raise ConfigError(
+                f"{self.folder} holds another sweep: {_differing(before, now)}: choose another "
+                "--dir (trials, budget_usd, confirm, sampler and pruner may change)"
+            )
+
+    def _ended(self) -> str:
+        try:
+            await_writers(self.folder, self.note)
+            self._play_trials()
             self._confirm()
         except Stop as stop:
             self.note(stop.told)
             return stop.reason
-        except OrchestryError as error:
-            self.note(f"the best could not be confirmed: {error}")
-            return "failed"
+        except KeyboardInterrupt:
+            self.note("interrupted: the same command goes on")
+            return "interrupted"
         finally:
             self.write()
         return "done"
 
+    def _play_trials(self) -> None:
+        failures = 0
+        for trial, settings in self._missing():
+            tried = self._try(trial, settings)
+            failures = failures + 1 if tried.state == "failed" else 0
+            self.write()
+            if failures == FAILURES:
+                raise Stop("failed", f"{FAILURES} trials in a row failed: {tried.why}")
+
     @property
     def tried(self) -> list[Tried]:
-        """The trials that ended, of all processes, in order."""
+        """The trials that ended, in order."""
         found = [trial.user_attrs.get("tried") for trial in self.study.get_trials(deepcopy=False)]
         return [_tried(one) for one in found if one]
 
@@ -142,40 +190,65 @@ class Sweep:
         return max(whole, key=lambda one: (one.value, -one.number), default=None)
 
     def write(self) -> None:
-        """Writes trials.jsonl, and best.yaml once there is a best trial."""
+        """Writes trials.jsonl, sweep.json, and best.yaml once there is a best trial."""
         lines = "".join(json.dumps(asdict(one)) + "\n" for one in self.tried)
         write_atomic(self.folder / TRIALS, lines.encode())
-        found = {"sweep": self.config.model_dump(mode="json"), "importance": self._importance()}
-        write_atomic(self.folder / SWEEP, json.dumps(found).encode())
+        found = {**self._plain(), "importance": self._importance(), "usd": spent_in(self.folder)}
         if best := self.best:
+            found["same"] = self._as_given(best.settings)
             text = yaml.safe_dump(raw_config(self.config, best.settings), sort_keys=False)
             write_atomic(self.folder / BEST, text.encode())
+        write_atomic(self.folder / SWEEP, json.dumps(found).encode())
+
+    def _plain(self) -> dict[str, Any]:
+        plain = self.config.model_dump(mode="json")
+        return {"sweep": plain, "importance": {}, "usd": 0.0, "same": False}
+
+    def _as_given(self, settings: Mapping[str, Any]) -> bool:
+        """Whether settings make the run as it was given."""
+        return trial_config(self.config, settings) == trial_config(self.config, {})
 
     def _importance(self) -> dict[str, float]:
-        """Share of the values' variance by key (PED-ANOVA, Watanabe et al., arXiv 2304.10255);
-        empty below four whole trials."""
-        from optuna.importance import get_param_importances
+        """How much each key matters for reaching the best tenth of trials (PED-ANOVA, Watanabe et
+        al., arXiv 2304.10255), summing to 1; empty below ENOUGH whole trials."""
+        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-        if len({one.value for one in self.tried if one.value is not None}) < 4:
+        values = [one.value for one in self.tried if one.value is not None]
+        if len(values) < ENOUGH or len(set(values)) < 2:
             return {}
-        return dict(get_param_importances(self.study))
+        return dict(get_param_importances(self.study, evaluator=PedAnovaImportanceEvaluator()))
 
-    def _missing(self) -> Iterator[Trial]:
+    def _missing(self) -> Iterator[tuple[Trial, dict[str, Any]]]:
         """Trials that a killed process left, then new ones, up to the number asked for."""
         from optuna.trial import TrialState
 
         for left in self.study.get_trials(states=(TrialState.RUNNING,)):
-            folder = self.folder / left.user_attrs.get("folder", "")
-            if not (folder / LOCK).exists() or is_held(folder / LOCK):
-                continue  # another process plays it, here or on another machine
+            name = str(left.user_attrs.get("folder", ""))
             self.study.tell(left.number, state=TrialState.FAIL)
-            attrs = {"folder": folder.name, "again": left.number}
-            self.study.enqueue_trial(left.params, user_attrs=attrs)
+            if _FOLDER.fullmatch(name) and (self.folder / name).is_dir():
+                self.study.enqueue_trial(left.params, user_attrs={"folder": name})
+        sampler = self.config.sampler.model_dump(mode="json")
         while self._begun() < self.config.trials:
+            if self.study.user_attrs.get("over") == sampler:
+                return
+            yield self._asked()
+
+    def _asked(self) -> tuple[Trial, dict[str, Any]]:
+        """The next trial. Raises ConfigError if the sampler lacks a package."""
+        from optuna.trial import TrialState
+
+        # Seeded by the trial: a process that goes on draws what this one would have drawn.
+        self.study.sampler = _sampler(self.config, len(self.study.get_trials(deepcopy=False)))
+        try:
             trial = self.study.ask()
-            # Seeded by the trial: a process that begins later, or again, draws other settings.
-            self.study.sampler = _sampler(self.config, trial.number)
-            yield trial
+            if "folder" not in trial.user_attrs:
+                trial.set_user_attr("folder", f"trial-{trial.number:04d}")
+            keys = self.config.keys.items()
+            return trial, {key: suggested(trial, key, what) for key, what in keys}
+        except ImportError as error:
+            for one in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                self.study.tell(one.number, state=TrialState.FAIL)
+            raise _lacking("sampler", self.config.sampler, error) from None
 
     def _begun(self) -> int:
         """Trials that count: not failed ones, nor those that wait in the queue."""
@@ -184,27 +257,24 @@ class Sweep:
         counted = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         return len(self.study.get_trials(deepcopy=False, states=counted))
 
-    def _try(self, trial: Trial) -> Tried:
+    def _try(self, trial: Trial, settings: Mapping[str, Any]) -> Tried:
         """Plays a trial's runs one after the other, and tells the study."""
-        settings = {key: suggested(trial, key, what) for key, what in self.config.keys.items()}
-        folder = self.folder / (trial.user_attrs.get("folder") or f"trial-{trial.number:04d}")
+        folder = self.folder / str(trial.user_attrs["folder"])
         folder.mkdir(exist_ok=True)
-        with FileLock(folder / LOCK):
-            trial.set_user_attr("folder", folder.name)
-            part = self._part(trial)
-            self.note(f"trial {trial.number}: {said(settings)}")
-            curve = Curve(trial)
-            try:
-                runs = tuple(self._runs(folder, settings, part, curve))
-                found = _ended(trial.number, settings, runs, curve)
-            except OrchestryError as error:
-                paid = tuple(
-                    Played(str(place.relative_to(self.folder)), int(place.name[5:]), None, usd)
-                    for place in sorted(folder.glob("seed-*"))
-                    if (usd := spent_in(place))
-                )
-                found = Tried(trial.number, settings, "failed", None, paid, why=str(error))
-            self._tell(trial, found)
+        part = self._part()
+        self.note(f"trial {trial.number}: {said(settings)}")
+        curve = Curve(trial)
+        try:
+            runs = tuple(self._runs(folder, settings, part, curve))
+            found = _ended(trial.number, settings, runs, curve)
+        except OrchestryError as error:
+            paid = tuple(
+                Played(str(place.relative_to(self.folder)), int(place.name[5:]), None, usd)
+                for place in sorted(folder.glob("seed-*"))
+                if (usd := spent_in(place))
+            )
+            found = Tried(trial.number, settings, "failed", None, paid, why=str(error))
+        self._tell(trial, found)
         return found
 
     def _tell(self, trial: Trial, found: Tried) -> None:
@@ -212,201 +282,104 @@ class Sweep:
 
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
         trial.set_user_attr("tried", asdict(found))
-        self.study.tell(trial, found.value, state=states.get(found.state, TrialState.FAIL))
+        try:
+            self.study.tell(trial, found.value, state=states.get(found.state, TrialState.FAIL))
+        except RuntimeError:  # study.stop(), which is for optimize: the sampler has no more
+            if not self.study.get_trials(deepcopy=False)[trial.number].state.is_finished():
+                raise
+            self.study.set_user_attr("over", self.config.sampler.model_dump(mode="json"))
+            self.note(f"{self.config.sampler.name} has tried everything")
         value = "" if found.value is None else f", value {found.value:.4g}"
         dollars = f", ${sum(run.usd for run in found.runs):.4f}"
-        self.note(
-            f"trial {found.number}: {found.state}{value}{dollars}{found.why and ': '}{found.why}"
-        )
+        cut = " (stopped at its part of the cap)" if any(run.stopped for run in found.runs) else ""
+        why = f": {found.why}" if found.why else ""
+        self.note(f"trial {found.number}: {found.state}{value}{dollars}{cut}{why}")
 
     def _runs(
         self, folder: Path, settings: Mapping[str, Any], part: float | None, curve: Curve
     ) -> Iterator[Played]:
         """A trial's runs, until one is pruned."""
-        (folder / "trial.yaml").write_text(yaml.safe_dump(raw_config(self.config, settings)))
+        self._prepare(folder, settings)
         first = trial_config(self.config, settings).seed
+        own = None if part is None else part / self.config.seeds
         for seed in range(first, first + self.config.seeds):
-            asked = Asked(folder, seed, None if part is None else part / self.config.seeds)
-            found = self._played(asked, curve if seed == first else None, self.config.measure.split)
-            yield found
+            asked = self._run(folder, seed, own)
+            how = self.config.measure
+            found = play_run(asked, how, how.split, curve if seed == first else None)
+            name, usd = str(asked.place.relative_to(self.folder)), spent_in(asked.place)
+            yield Played(name, seed, found.value, usd, found.stopped)
             if found.value is None:
                 return
 
-    def _played(self, asked: Asked, curve: Curve | None, split: str) -> Played:
-        """A run, and its evaluation."""
-        pruned = _train(asked, curve)
-        value = None if pruned else _judged(asked, self.config.measure, split)
-        folder = asked.place.relative_to(self.folder)
-        return Played(str(folder), asked.seed, value, spent_in(asked.place))
+    def _prepare(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Writes the config of a trial's runs."""
+        file = folder / "trial.yaml"
+        file.write_text(yaml.safe_dump(raw_config(self.config, settings)))
+        if self._confirmed:
+            remember(trial_config(self.config, settings), file)
 
-    def _part(self, trial: Trial) -> float | None:
-        """Dollars that a trial may spend: what is left, in even parts. Raises Stop at 0."""
+    def _run(self, folder: Path, seed: int, usd: float | None) -> Asked:
+        budget = self.config.run.get("budget") or {}
+        return Asked(folder, seed, usd, budget.get("usd"), self._trust)
+
+    def _left(self) -> float | None:
+        """Dollars left of the cap; None: there is none. Raises Stop at 0."""
         if (cap := self.config.budget_usd) is None:
             return None
-        others = [
-            one for one in self.study.get_trials(deepcopy=False) if one.number != trial.number
-        ]
-        left = cap - sum(map(_spent, others))
-        to_come = self.config.trials - self._begun() + 1
-        units = to_come * self.config.seeds + 2 * self.config.confirm.seeds
-        part = left * self.config.seeds / units
-        if part <= 0 < cap:
+        left = cap - spent_in(self.folder)
+        if left < 0 or left == 0 < cap:
             raise Stop("budget", f"the sweep's cap of ${cap:g} is spent: raise budget_usd")
-        trial.set_user_attr("usd", part)
-        return part
+        return left
+
+    def _part(self) -> float | None:
+        """Dollars that the next trial may spend: what is left, in even parts. Raises Stop at 0."""
+        if (left := self._left()) is None:
+            return None
+        to_come = max(1, self.config.trials - self._begun() + 1)
+        units = to_come * self.config.seeds + 2 * self.config.confirm.seeds
+        return left * self.config.seeds / max(1, units)
 
     def _confirm(self) -> None:
         """Plays the best setting and the run as it was given, with seeds that no trial had."""
-        from optuna.trial import TrialState
-
-        asked, place = self.config.confirm, self.folder / CONFIRM
-        if not asked.seeds:
+        asked, best = self.config.confirm, self._pinned()
+        if not asked.seeds or best is None:
             return
-        place.mkdir(exist_ok=True)
-        with FileLock(place / LOCK):
-            if self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                self.note("another process plays the last trials, and will confirm the best")
-            elif best := self.best:
-                for name, settings in (("given", {}), ("best", best.settings)):
-                    self._confirm_one(place / name, settings)
-
-    def _confirm_one(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        asked = self.config.confirm
-        cap, spent = self.config.budget_usd, sum(map(_spent, self.study.get_trials(deepcopy=False)))
-        part = None if cap is None else max(0.0, cap - spent) / (2 * asked.seeds)
-        folder.mkdir(exist_ok=True)
-        (folder / "trial.yaml").write_text(yaml.safe_dump(raw_config(self.config, settings)))
-        first = trial_config(self.config, {}).seed + self.config.seeds
-        for seed in range(first, first + asked.seeds):
-            self.note(f"confirming: {folder.name}, seed {seed}")
-            one = Asked(folder, seed, part)
-            _train(one, None)
-            _judged(one, MeasureConfig(samples=asked.samples), asked.split)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A run of a trial."""
-
-    folder: Path
-    """The trial's; trial.yaml is its config."""
-    seed: int
-    usd: float | None
-    """What run and evaluation may spend."""
-
-    @property
-    def place(self) -> Path:
-        """The run's directory."""
-        return self.folder / f"seed-{self.seed}"
-
-
-class Curve:
-    """A run's learning curve, as a trial reports it."""
-
-    def __init__(self, trial: Trial) -> None:
-        self.points = list[tuple[int, float]]()
-        self._trial = trial
-
-    def look(self, place: Path) -> bool:
-        """Reports what is new; whether the run is to be stopped."""
-        known = self.points[-1][0] if self.points else 0
-        new = [(at, value) for at, value in curve_of(place) if at > known]
-        for at, value in new:
-            self.points.append((at, value))
-            self._trial.report(value, at)
-        return bool(new) and self._trial.should_prune()
-
-
-def curve_of(place: Path) -> list[tuple[int, float]]:
-    """A run's curve so far: after so many episodes the mean reward of the last fifth of them (at
-    least five), or after so many steps the mean return of the last 100 games."""
-    rows = progress(place)
-    if rows:
-        return [(int(row["steps"]), row[_RETURN]) for row in rows if _RETURN in row]
-    path = place / "metrics.jsonl"
-    lines = json_lines(path.read_bytes()) if path.exists() else ()
-    rewards = [json.loads(line)["mean_leaf_reward"] for _, line in lines]
-    return [
-        (at, fmean(rewards[max(0, at - max(5, at // 5)) : at])) for at in range(1, len(rewards) + 1)
-    ]
-
-
-def spent_in(place: Path) -> float:
-    """Dollars of a run and its evaluations, as their journals say."""
-    found = place.glob("**/journal.jsonl")
-    return sum(books(journal.read(path)).cost_usd for path in found)
-
-
-def _train(asked: Asked, curve: Curve | None) -> bool:
-    """Plays a run to its end, or goes on with it; whether it was pruned."""
-    if is_run(asked.place):
-        if finished(list(journal.read(asked.place / "journal.jsonl"))):
-            return False
-        args = ["resume", str(asked.place)]
-    else:
-        args = ["run", "--config", str(asked.folder / "trial.yaml"), "--seed", str(asked.seed)]
-        args += ["--run-dir", str(asked.place)]
-        args += [] if asked.usd is None else ["--budget", str(asked.usd * RUNS_SHARE)]
-    code, pruned = _process(args, asked, curve)
-    if not pruned:
-        _check(code, asked)
-    return pruned
-
-
-def _judged(asked: Asked, how: MeasureConfig, split: str) -> float:
-    """A finished run's value."""
-    if read_config(asked.place).get("backend") == "ppo":
-        return curve_of(asked.place)[-1][1]
-    args = ["evaluate", str(asked.place), "--split", split, "--no-compare"]
-    args += [] if how.samples is None else ["--samples", str(how.samples)]
-    args += [] if how.episodes is None else ["--episodes", str(how.episodes)]
-    args += [] if asked.usd is None else ["--budget", str(asked.usd * (1 - RUNS_SHARE))]
-    _check(_process(args, asked, None)[0], asked)
-    found = max((asked.place / EVALUATIONS).glob(f"{split}*/summary.json"), key=_written)
-    summary = Summary.model_validate_json(found.read_bytes())
-    value = summary.mean_trajectory_reward if how.samples else summary.mean_reward
-    if value is None:
-        raise OrchestryError(
-            f"{found.parent} has no finished episode, since its part of the cap is too small: "
-            "raise budget_usd, or lower trials, seeds or measure.episodes"
-        )
-    return value
-
-
-def _check(code: int, asked: Asked) -> None:
-    """Raises Stop or OrchestryError for a command that did not come to its end or its budget."""
-    if code == 130:
-        raise Stop("interrupted", "interrupted: the same command goes on")
-    if code == 4:
-        raise Stop("away", "the server stayed away: the same command goes on")
-    if code not in (0, 3):
-        raise OrchestryError(_last_line(asked.folder / LOG))
-
-
-def _process(args: Sequence[str], asked: Asked, curve: Curve | None) -> tuple[int, bool]:
-    """Runs a command of ours, and stops it in order if its curve says so; its exit code, and
-    whether it was stopped. What it says is kept in the trial's log."""
-    pruned = False
-    with (asked.folder / LOG).open("ab") as log:
-        command = [sys.executable, "-m", "orchestry", *args, "--trust"]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        seed = trial_config(self.config, {}).seed + self.config.seeds
+        seeds = range(seed, seed + asked.seeds)
+        sides = {self.folder / CONFIRM / "given": {}, self.folder / CONFIRM / "best": best}
+        runs = [(folder, each) for each in seeds for folder in sides]
+        how = MeasureConfig(samples=asked.samples)
+        todo = [one for one in runs if not is_whole(Asked(*one), asked.split, asked.samples)]
+        for folder in {folder for folder, _ in todo}:
+            self._prepare(folder, sides[folder])
         try:
-            while process.poll() is None:
-                if curve is not None and not pruned and curve.look(asked.place):
-                    pruned = True
-                    process.send_signal(signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(LOOK_S)
-        except KeyboardInterrupt:  # the terminal told the process too
-            process.wait()
-            return 130, False
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    if curve is not None and not pruned:
-        curve.look(asked.place)
-    return process.returncode, pruned
+            for place, (folder, each) in enumerate(todo):
+                self.note(f"confirming: {folder.name}, seed {each}")
+                left = self._left()
+                part = None if left is None else left / (len(todo) - place)
+                own = replace(self._run(folder, each, part), raised=True)
+                play_run(own, how, asked.split, None)
+        except OrchestryError as error:
+            raise Stop("failed", f"the best could not be confirmed: {error}") from None
+
+    def _pinned(self) -> Mapping[str, Any] | None:
+        """The settings that are confirmed: those with which it began, else the best ones; None if
+        there is nothing to confirm."""
+        place = self.folder / CONFIRM
+        path = place / "best" / PINNED
+        if path.is_file():
+            found: Mapping[str, Any] = json.loads(path.read_bytes())["settings"]
+            return found
+        if not self.config.confirm.seeds or (best := self.best) is None:
+            return None
+        if self._as_given(best.settings):
+            self.note("the best setting is the run as it was given: there is nothing to confirm")
+            return None
+        for name in ("given", "best"):
+            (place / name).mkdir(parents=True, exist_ok=True)
+        pinned = {"trial": best.number, "settings": best.settings}
+        write_atomic(path, json.dumps(pinned).encode())
+        return best.settings
 
 
 def raw_config(config: SweepConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -423,7 +396,9 @@ def trial_config(config: SweepConfig, settings: Mapping[str, Any]) -> RunConfig:
 
 
 def corners(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Settings that show whether a run takes them: each key at its ends or choices, by key."""
+    """Settings that show whether a run takes them: none, whose key is '', then each key at its
+    ends or choices."""
+    yield "", {}
     ends = {
         key: what.choices if isinstance(what, Choices) else (what.low, what.high)
         for key, what in config.keys.items()
@@ -467,33 +442,54 @@ def _tried(plain: Mapping[str, Any]) -> Tried:
     return Tried(**{**plain, "runs": runs, "curve": curve})
 
 
-def _spent(trial: FrozenTrial) -> float:
-    """Dollars of a trial that ended; of one that goes on, what is reserved for it. One that was cut
-    off counts where it goes on."""
-    if tried := trial.user_attrs.get("tried"):
-        return float(sum(run["usd"] for run in tried["runs"]))
-    return 0.0 if trial.state.is_finished() else float(trial.user_attrs.get("usd", 0.0))
+def _check_folder(folder: Path) -> None:
+    """Raises ConfigError for a folder that holds other things than a sweep."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--dir {folder} is a file: choose a folder for the sweep")
+    held = {path.name for path in folder.iterdir()} - {LOCK} if folder.is_dir() else set()
+    if held and SWEEP not in held:
+        raise ConfigError(
+            f"--dir {folder} is not empty and holds no sweep (no {SWEEP}): choose another folder"
+        )
 
 
-def _study(config: SweepConfig, folder: Path) -> Study:
-    """The study in its storage, with the sampler and the pruner. Raises ConfigError."""
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which keys differ, with both values, the first three."""
+    first, second = dict(leaves(before)), dict(leaves(now))
+    odd = [key for key in first | second if first.get(key) != second.get(key)]
+    found = [
+        f"{key} was {first.get(key, 'not given')!r} and is {second.get(key, 'not given')!r}"
+        for key in odd[:3]
+    ]
+    return "; ".join([*found, *([f"and {len(odd) - 3} more"] if len(odd) > 3 else [])])
+
+
+def _classes(config: SweepConfig) -> tuple[Any, Any]:
+    """The sampler and the pruner. Raises ConfigError."""
     try:
         import optuna
     except ImportError:
         raise ConfigError(f"Optuna is not installed: `{install('sweep')}`") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    pruner = _made(optuna.pruners, "pruner", config.pruner, {})
-    storage = config.storage or f"sqlite:///{folder.resolve() / 'study.db'}"
-    with FileLock(folder / "study.lock"):  # two processes must not make its tables at once
-        return optuna.create_study(
-            storage=storage,
-            study_name=folder.name,
-            sampler=_sampler(config, 0),
-            pruner=pruner,
-            direction="maximize",
-            load_if_exists=True,
-        )
+    return _sampler(config, 0), _made(optuna.pruners, "pruner", config.pruner, {})
+
+
+def _study(config: SweepConfig, folder: Path) -> Study:
+    """The study in study.db, with the sampler and the pruner."""
+    import optuna
+    from sqlalchemy import URL
+
+    sampler, pruner = _classes(config)
+    url = URL.create("sqlite", database=str(folder.resolve() / "study.db")).render_as_string()
+    return optuna.create_study(
+        storage=url.replace("{", "{{").replace("}", "}}"),  # Optuna formats it
+        study_name="sweep",
+        sampler=sampler,
+        pruner=pruner,
+        direction="maximize",
+        load_if_exists=True,
+    )
 
 
 def _sampler(config: SweepConfig, trial: int) -> Any:
@@ -512,15 +508,17 @@ def _made(module: Any, key: str, named: Named, usual: Mapping[str, Any]) -> Any:
     given = {name: value for name, value in usual.items() if name in takes}
     try:
         return made(**{**given, **named.arguments})
-    except (TypeError, ValueError, ImportError) as error:
+    except ImportError as error:
+        raise _lacking(key, named, error) from None
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"config key '{key}': {named.name}: {error}") from None
 
 
-def _written(path: Path) -> int:
-    return path.stat().st_mtime_ns
-
-
-def _last_line(log: Path) -> str:
-    """What a command said last."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].removeprefix("orchestry: ") if lines else "it said nothing"
+def _lacking(key: str, named: Named, error: ImportError) -> ConfigError:
+    """The message for a package that a class of Optuna needs."""
+    cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+    package = (cause.name or error.name or "").partition(".")[0]
+    what = f"the package {package}: `pip install {package}`" if package else f"a package: {error}"
+    return ConfigError(
+        f"config key '{key}': {named.name} needs {what}, then the same command goes on"
+    )

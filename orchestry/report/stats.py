@@ -55,6 +55,24 @@ def interval(figures_P: Sequence[float]) -> Interval:
     return Interval(mean, float(means[tail]), float(means[-tail - 1]))
 
 
+def crossed(figures_SP: Sequence[Sequence[float]]) -> Interval:
+    """The mean of one figure per seed and problem, shape (S, P), with a percentile bootstrap over
+    both: seeds are drawn first, then problems, the same ones for all seeds. Seeded as `interval`.
+    """
+    import numpy as np
+
+    figures = np.array(figures_SP)
+    seeds, problems = figures.shape
+    drawn = np.random.RandomState([0]).random_sample((DRAWS, seeds + problems))
+    rows = (drawn[:, :seeds] * seeds).astype(int)
+    columns = (drawn[:, seeds:] * problems).astype(int)
+    means = np.sort(
+        [figures[np.ix_(own, its)].mean() for own, its in zip(rows, columns, strict=True)]
+    )
+    tail = round((1 - LEVEL) / 2 * DRAWS)
+    return Interval(float(figures.mean()), float(means[tail]), float(means[-tail - 1]))
+
+
 def difference(first: Mapping[str, float], second: Mapping[str, float]) -> Interval | None:
     """First minus second, paired over common problems; None if there are none."""
     both = sorted(first.keys() & second.keys())

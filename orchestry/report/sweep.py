@@ -15,18 +15,22 @@ from statistics import fmean
 from typing import Any
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import write_atomic
+from orchestry.core.files import is_run, write_atomic
 from orchestry.report.headline import signed
 from orchestry.report.held_out import shows_gain
-from orchestry.report.measures import trajectory_rewards
-from orchestry.report.stats import Interval, difference
+from orchestry.report.measures import searched, trajectory_rewards
+from orchestry.report.stats import Interval, crossed
 from orchestry.report.style import INK, WIDTH, colour, look, save, undrawn
 from orchestry.report.text import bullets, counted, dollars, fenced, inline, short, table
+from orchestry.store.measurements import EVALUATIONS, Measurement
 from orchestry.store.run import Run
+from orchestry.store.summary import end_of
 
 Line = Mapping[str, Any]
 SHOWN = 25
 """So many trials stand in the table."""
+FEWEST_SEEDS = 5
+"""Of each side, for a difference: with four, all differ in one direction by chance once in 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class Found:
     trials: tuple[Line, ...]
     """In order."""
     importance: Mapping[str, float]
+    usd: float
+    """Dollars of everything in the folder: all trials, and what confirmed the best."""
+    same: bool
+    """Whether the best setting is the run as it was given."""
 
     @property
     def whole(self) -> list[Line]:
@@ -45,23 +53,43 @@ class Found:
         found = [one for one in self.trials if one["value"] is not None]
         return sorted(found, key=lambda one: (-one["value"], one["number"]))
 
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The best setting, or the run as it was given, played anew."""
+
+    rewards: tuple[Mapping[str, float], ...]
+    """Per seed, each problem's reward: of a search that of its best trajectory, else the mean."""
+    calls: int
+    usd: float
+
     @property
-    def usd(self) -> float:
-        """Dollars of all trials."""
-        return float(sum(run["usd"] for one in self.trials for run in one["runs"]))
+    def mean(self) -> float:
+        """Over seeds and problems."""
+        return fmean(fmean(own.values()) for own in self.rewards)
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
     """The best setting beside the run as it was given, on seeds and problems of their own."""
 
+    trial: int
     split: str
-    seeds: int
-    given: float
-    best: float
+    given: Side
+    best: Side
     ahead: Interval
-    """The best's mean reward less the given's, paired by problem."""
-    problems: int
+    """The best's mean reward less the given's, paired by seed and problem; the interval is over
+    both."""
+
+    @property
+    def seeds(self) -> int:
+        """Of each side."""
+        return len(self.best.rewards)
+
+    @property
+    def problems(self) -> int:
+        """On which both were evaluated."""
+        return len(self.best.rewards[0])
 
 
 def read_sweep(folder: Path) -> Found:
@@ -74,37 +102,77 @@ def read_sweep(folder: Path) -> Found:
             f"{folder} holds no sweep: give the folder of `orchestry sweep`"
         ) from None
     trials = tuple(json.loads(line) for line in lines)
-    return Found(folder, known["sweep"], trials, known["importance"])
+    names = ("sweep", "importance", "usd", "same")
+    own = {name: known[name] for name in names}
+    return Found(folder, trials=trials, **own)
 
 
-def confirmed(found: Found) -> Confirmed | None:
-    """None unless every seed of both was evaluated on the same problems."""
-    asked = found.sweep["confirm"]
-    sides = [_confirmed(found.folder / "confirm" / name, asked) for name in ("given", "best")]
-    if not asked["seeds"] or not all(sides):
-        return None
-    given, best = sides
-    ahead = difference(best, given)
-    if ahead is None:
-        return None
-    both = given.keys() & best.keys()
-    means = [fmean(side[problem] for problem in both) for side in (given, best)]
-    return Confirmed(asked["split"], asked["seeds"], means[0], means[1], ahead, len(both))
-
-
-def _confirmed(place: Path, asked: Line) -> dict[str, float]:
-    """Per problem the mean reward over seeds; empty unless all seeds were evaluated."""
-    runs = [
-        Run(summary.parent)
-        for summary in place.glob(f"seed-*/evaluations/{asked['split']}*/summary.json")
+def confirmed(found: Found) -> Confirmed | str:
+    """The comparison; if there is none, why, as a sentence."""
+    asked, place = found.sweep["confirm"], found.folder / "confirm"
+    pinned = place / "best" / "trial.json"
+    if not asked["seeds"]:
+        return "Nothing was confirmed with seeds of its own (confirm.seeds), so no gain is claimed."
+    if not pinned.is_file():
+        if found.same:
+            return "The best setting is the run as it was given: there is no gain to confirm."
+        return "The best was not confirmed yet, so no gain is claimed."
+    sides = {name: _runs(place / name, asked) for name in ("given", "best")}
+    lacking = [f"{name}: {why}" for name, (_, why) in sides.items() if why]
+    given, best = (_side(runs, asked) for runs, _ in sides.values())
+    if not lacking and len({frozenset(own) for own in (*given.rewards, *best.rewards)}) != 1:
+        lacking = ["the evaluations are of different problems"]
+    if lacking:
+        return f"No gain is claimed, since the confirmation is not whole: {'; '.join(lacking)}."
+    rows = [
+        [one[problem] - other[problem] for problem in sorted(one)]
+        for one, other in zip(best.rewards, given.rewards, strict=True)
     ]
-    if len(runs) != asked["seeds"]:
-        return {}
-    found = dict[str, list[float]]()
-    for run in runs:
-        for problem, rewards in trajectory_rewards(run.episodes).items():
-            found.setdefault(problem, []).append(fmean(rewards))
-    return {problem: fmean(rewards) for problem, rewards in found.items()}
+    trial = json.loads(pinned.read_bytes())["trial"]
+    return Confirmed(trial, asked["split"], given, best, crossed(rows))
+
+
+def _runs(place: Path, asked: Line) -> tuple[list[tuple[Run, Run]], str]:
+    """A side's whole runs with their evaluations, by seed; and what is missing."""
+    found, missing = [], []
+    for folder in sorted(place.glob("seed-*"), key=lambda path: int(path.name[5:])):
+        run, evaluation = Run(folder), _evaluation(folder, asked)
+        ends = {"run": _end(run), "evaluation": _end(evaluation) if evaluation else "missing"}
+        if odd := [f"{name} {end}" for name, end in ends.items() if end != "done"]:
+            missing.append(f"{folder.name} ({', '.join(odd)})")
+        elif evaluation:
+            found.append((run, evaluation))
+    few = asked["seeds"] - len(found) - len(missing)
+    more = [f"{counted(few, 'seed')} not begun"] if few > 0 else []
+    return found[: asked["seeds"]], ", ".join([*missing, *more])
+
+
+def _end(run: Run) -> str:
+    """Why it stopped, as its journal says."""
+    end = end_of(run.events) if is_run(run.folder) else None
+    return "cut off" if end is None else end.reason
+
+
+def _evaluation(place: Path, asked: Line) -> Run | None:
+    """A run's evaluation: of its last update."""
+    stages = [(Measurement.parse(path.name), path) for path in (place / EVALUATIONS).glob("*")]
+    found = [
+        (stage.update or 0, path)
+        for stage, path in stages
+        if stage and (stage.split, stage.samples) == (asked["split"], asked["samples"])
+    ]
+    return Run(max(found)[1]) if found else None
+
+
+def _side(runs: Sequence[tuple[Run, Run]], asked: Line) -> Side:
+    rewards = []
+    for _, evaluation in runs:
+        figure = max if asked["samples"] is None and searched(evaluation) else fmean
+        by_problem = trajectory_rewards(evaluation.episodes)
+        rewards.append({problem: figure(own) for problem, own in by_problem.items()})
+    summaries = [run.summary for pair in runs for run in pair]
+    calls, usd = (sum(one.calls for one in summaries), sum(one.cost_usd for one in summaries))
+    return Side(tuple(rewards), calls, usd)
 
 
 def sentences(found: Found) -> list[str]:
@@ -128,14 +196,22 @@ def sentences(found: Found) -> list[str]:
 
 
 def _confirmation(found: Found) -> str:
-    if (one := confirmed(found)) is None:
-        return "Nothing was confirmed with seeds of its own (confirm.seeds), so no gain is claimed."
+    if isinstance(one := confirmed(found), str):
+        return one
+    shown = shows_gain(one.ahead, one.problems)
+    if one.seeds < FEWEST_SEEDS:
+        shown = f"fewer than {FEWEST_SEEDS} seeds show no difference"
     return (
-        f"With {counted(one.seeds, 'seed')} that no trial had, on {one.split} problems: the best "
-        f"setting earns {one.best:.3f}, the run as it was given {one.given:.3f}; paired over "
-        f"{counted(one.problems, 'problem')} {signed(one.ahead)}: "
-        f"{shows_gain(one.ahead, one.problems)}."
+        f"With {counted(one.seeds, 'seed')} that no trial had, on {one.split} problems: the "
+        f"settings of trial {one.trial} earn {one.best.mean:.3f} ({_cost(one.best)}), the run as "
+        f"it was given {one.given.mean:.3f} ({_cost(one.given)}); paired by seed and over "
+        f"{counted(one.problems, 'problem')} {signed(one.ahead)}: {shown}."
     )
+
+
+def _cost(side: Side) -> str:
+    """What runs and evaluations of a side took."""
+    return f"{counted(side.calls, 'call')}, {dollars(side.usd)}"
 
 
 def write_report(found: Found, command: str) -> list[Path]:
@@ -160,13 +236,20 @@ def _parts(found: Found, command: str, pictures: Sequence[str], lacking: str) ->
     keys = list(found.sweep["keys"])
     rows = [_row(one, keys) for one in found.whole[:SHOWN]]
     yield table(["trial", "value", *map(inline, keys), "runs", "USD"], rows)
+    if len(found.whole) > SHOWN:
+        yield f"The first {SHOWN} of {len(found.whole)} by value; trials.jsonl has all of them."
+    if any(_cut(one) for one in found.whole[:SHOWN]):
+        yield (
+            "\\* A run or its evaluation stopped at its part of the cap, so the value is of fewer "
+            "episodes or problems than those of the others."
+        )
     if pruned := [one for one in found.trials if one["value"] is None]:
         yield f"Without a value: {', '.join(_without(one) for one in pruned)}."
     if found.importance:
         yield "## What mattered"
         yield (
-            "Share of the variance of values that a key explains, over whole trials (PED-ANOVA, "
-            "Watanabe et al., arXiv 2304.10255)."
+            "How much a key matters for reaching the best tenth of trials (PED-ANOVA, Watanabe et "
+            "al., arXiv 2304.10255), normalised to a sum of 1."
         )
         yield table(
             ["key", "share"], [[inline(k), f"{v:.0%}"] for k, v in found.importance.items()]
@@ -187,7 +270,13 @@ def inline_long(text: str) -> str:
 def _row(one: Line, keys: Sequence[str]) -> list[str]:
     values = [_value(one["settings"].get(key)) for key in keys]
     usd = sum(run["usd"] for run in one["runs"])
-    return [str(one["number"]), short(one["value"]), *values, str(len(one["runs"])), f"{usd:.4f}"]
+    value = short(one["value"]) + (r" \*" if _cut(one) else "")
+    return [str(one["number"]), value, *values, str(len(one["runs"])), f"{usd:.4f}"]
+
+
+def _cut(one: Line) -> bool:
+    """Whether a run of the trial, or its evaluation, stopped at its budget."""
+    return any(run["stopped"] for run in one["runs"])
 
 
 def _without(one: Line) -> str:

@@ -9,19 +9,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.sweep import SweepConfig, read_sweep
-from orchestry.engine.sweep import Sweep, corners, curve_of, trial_config
-from orchestry.report.sweep import confirmed, sentences, write_report
+from orchestry.engine.sweep import Played, Sweep, Tried, corners, trial_config
+from orchestry.engine.trials import Asked, Stop, curve_of, spent_in
+from orchestry.engine.trust import check_trust
+from orchestry.report.stats import crossed
+from orchestry.report.sweep import Confirmed, confirmed, sentences, write_report
 from orchestry.report.sweep import read_sweep as read_found
-from orchestry.store.run import Run
+from orchestry.store import journal
+from orchestry.store.journal import Counted
+from orchestry.store.run import Run, is_written
 
 optuna = pytest.importorskip("optuna")
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
@@ -52,10 +59,10 @@ def command(file: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "orchestry", "sweep", *own]
 
 
-def play(file: Path, *more: str, code: int = 0) -> Mapping[str, Any]:
+def play(file: Path, *more: str, code: int | None = 0) -> Mapping[str, Any]:
     """Plays it to its end; what it printed."""
     done = subprocess.run(command(file, *more), capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
+    assert code in (None, done.returncode), done.stderr
     found: Mapping[str, Any] = json.loads(done.stdout)
     return found
 
@@ -73,7 +80,9 @@ def test_settings_are_put_over_the_run(tmp_path: Path) -> None:
 
 def test_each_end_and_choice_is_checked_before_anything_is_played(tmp_path: Path) -> None:
     config = read_sweep(sweep_file(tmp_path / "s.yaml"))
-    tried = [(key, settings[key]) for key, settings in corners(config)]
+    first, *rest = corners(config)
+    assert first == ("", {})  # the run as it was given
+    tried = [(key, settings[key]) for key, settings in rest]
     assert tried == [
         ("search.k_samples", 1),
         ("search.k_samples", 4),
@@ -82,8 +91,8 @@ def test_each_end_and_choice_is_checked_before_anything_is_played(tmp_path: Path
         ("search.strategy", "beam"),
         ("search.strategy", "best_of_n"),
     ]
-    wrong = config.model_copy(update={"keys": {**config.keys, **_keys({"seed": [0, -1]})}})
-    with pytest.raises(ConfigError, match=r"keys\.seed.*'seed' is -1"):
+    wrong = config.model_copy(update={"keys": {**config.keys, **_keys({"episodes": [1, -1]})}})
+    with pytest.raises(ConfigError, match=r"keys\.episodes.*'episodes' is -1"):
         Sweep(wrong, tmp_path / "sweep", print)
     assert not (tmp_path / "sweep").exists()
 
@@ -95,8 +104,30 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"keys": {"seed": {"low": 2, "high": 1}}}, "low=2 is not below high=1"),
-        ({"keys": {"seed": {"low": 0, "high": 1, "log": True}}}, "log takes low > 0"),
+        ({"keys": {"episodes": {"low": 2, "high": 1}}}, "low=2 is not below high=1"),
+        ({"keys": {"episodes": {"low": 0, "high": 1, "log": True}}}, "log takes low > 0"),
+        ({"keys": {"episodes": {"low": 1, "high": 9, "step": 1.5}}}, "step=1.5 is not whole"),
+        ({"keys": {"task": ["a", "b"]}}, r"keys\.task'.*put it into `run`"),
+        ({"keys": {"options.size": [1, 2]}}, r"keys\.options\.size'"),
+        ({"keys": {"weights.style": [1, 2]}}, r"keys\.weights\.style'"),
+        ({"keys": {"seed": [1, 2]}}, r"keys\.seed'"),
+        ({"keys": {"recipe.samples": [1, 2]}}, r"keys\.recipe\.samples'"),
+        ({"keys": {"budget.usd": [1, 2]}}, r"keys\.budget\.usd'.*budget_usd"),
+        ({"keys": {"allow_unsafe_code": [True, False]}}, "allow_unsafe_code'"),
+        ({"keys": {"provider.base_url": ["http://a", "http://b"]}}, "an address"),
+        ({"keys": {"agents.x.provider.base_url": ["http://a", "http://b"]}}, "an address"),
+        ({"run": {**RUN, "backend": "ppo"}}, "sweeps take backends api and local"),
+        ({"run": {**RUN, "recipe": {"steps": ["search"]}}}, r"run\.recipe'"),
+        ({"confirm": {"seeds": 1, "split": "dev"}}, r"confirm\.split' is dev, .*measure\.split"),
+        (
+            {
+                "run": {**RUN, "split": "dev"},
+                "measure": {"split": "train"},
+                "confirm": {"seeds": 1, "split": "dev"},
+            },
+            r"confirm\.split' is dev, .*run\.split",
+        ),
+        ({"storage": "sqlite:///x"}, "unknown config key 'storage'"),
         ({"keys": {}}, "'keys'"),
         ({"measure": {"split": "test"}}, "'measure.split'"),
         ({"trails": 3}, "did you mean 'trials'"),
@@ -106,6 +137,102 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
 def test_a_wrong_sweep_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_sweep(sweep_file(tmp_path / "s.yaml", **changes))
+
+
+def test_what_the_command_line_changes_is_checked_too(tmp_path: Path) -> None:
+    file = sweep_file(tmp_path / "s.yaml")
+    assert read_sweep(file, {"trials": 7}).trials == 7
+    with pytest.raises(ConfigError, match="'budget_usd' is -1"):
+        read_sweep(file, {"budget_usd": -1.0})
+
+
+def test_a_run_that_is_wrong_as_given_is_refused(tmp_path: Path) -> None:
+    run = {**RUN, "search": {"k_samples": 1000}}
+    file = sweep_file(tmp_path / "s.yaml", run=run, keys={"search.k_samples": [1, 2]})
+    with pytest.raises(ConfigError, match=r"'run': .*'search\.k_samples' is 1000"):
+        Sweep(read_sweep(file), tmp_path / "sweep", print)
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+    config = read_sweep(sweep_file(tmp_path / "s.yaml"))
+    with pytest.raises(ConfigError, match="holds no sweep"):
+        Sweep(config, tmp_path, print)
+    with pytest.raises(ConfigError, match="is a file"):
+        Sweep(config, tmp_path / "s.yaml", print)
+
+
+def test_another_sweep_in_the_folder_is_refused_in_words(tmp_path: Path) -> None:
+    opened(tmp_path)
+    opened(tmp_path, trials=9, budget_usd=1.0, confirm={"seeds": 2}, sampler="RandomSampler")
+    with pytest.raises(ConfigError, match=r"run\.episodes was 6 and is 7"):
+        opened(tmp_path, run={**RUN, "episodes": 7})
+    with pytest.raises(ConfigError, match="seeds was 1 and is 2"):
+        opened(tmp_path, seeds=2)
+
+
+def opened(place: Path, **changes: Any) -> Sweep:
+    """A sweep with its study, of which nothing was played."""
+    folder = place / "a #%? {b}"
+    folder.mkdir(exist_ok=True)
+    sweep = Sweep(read_sweep(sweep_file(place / "s.yaml", **changes)), folder, print)
+    sweep.open()
+    assert (folder / "study.db").is_file()
+    return sweep
+
+
+def test_one_process_plays_a_sweep(tmp_path: Path) -> None:
+    sweep = opened(tmp_path)
+    with FileLock(sweep.folder / "sweep.lock"), pytest.raises(ConfigError, match="another process"):
+        sweep.play()
+
+
+@pytest.mark.parametrize("folder", ["trial-0000", "../elsewhere", "trial-0000/.."])
+def test_a_dead_trial_goes_on_in_its_own_folder_alone(tmp_path: Path, folder: str) -> None:
+    sweep = opened(tmp_path)
+    dead, settings = sweep._asked()
+    assert dead.user_attrs["folder"] == "trial-0000"
+    dead.set_user_attr("folder", folder)
+    (sweep.folder / "trial-0000").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    again, its = next(opened(tmp_path)._missing())
+    kept = folder == "trial-0000"
+    assert again.number == 1
+    assert again.user_attrs["folder"] == ("trial-0000" if kept else "trial-0001")
+    assert not kept or its == settings
+
+
+@pytest.mark.parametrize(
+    ("sampler", "package"), [("CmaEsSampler", "cmaes"), ("QMCSampler", "scipy")]
+)
+def test_a_package_that_a_sampler_lacks_is_named(
+    tmp_path: Path, sampler: str, package: str
+) -> None:
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    keys = {"search.k_samples": {"low": 1, "high": 4}, "episodes": {"low": 1, "high": 6}}
+    sweep = opened(tmp_path, sampler=sampler, keys=keys)
+    with pytest.raises(ConfigError, match=f"{sampler} needs the package {package}"):
+        _ask_thrice(sweep)
+    assert all(trial.state.is_finished() for trial in sweep.study.get_trials())
+
+
+def _ask_thrice(sweep: Sweep) -> None:
+    """Until the sampler has trials to learn from."""
+    for _ in range(3):
+        trial, _ = sweep._asked()
+        sweep.study.tell(trial, 0.5)
+
+
+def test_a_grid_ends_the_sweep(tmp_path: Path) -> None:
+    keys = {"search.k_samples": [1, 2]}
+    grid = {"name": "GridSampler", "arguments": {"search_space": keys}}
+    sweep = opened(tmp_path, sampler=grid, keys=keys, trials=9)
+    found = []
+    for trial, settings in sweep._missing():
+        found.append(settings["search.k_samples"])
+        sweep._tell(trial, Tried(trial.number, settings, "complete", 0.5))
+    assert sorted(found) == [1, 2]
+    assert not [*opened(tmp_path, sampler=grid, keys=keys, trials=9)._missing()]
 
 
 @pytest.mark.parametrize(
@@ -134,26 +261,83 @@ def test_a_curve_is_a_running_mean(tmp_path: Path) -> None:
 
 
 def test_what_trials_may_spend_never_exceeds_the_cap(tmp_path: Path) -> None:
-    """Trials that run at once, each with its part; some spend it all, some nothing."""
-    file = sweep_file(tmp_path / "s.yaml", trials=6, seeds=2, budget_usd=3.0)
-    sweep = Sweep(read_sweep(file), tmp_path / "sweep", print)
-    promised, spent, going = 0.0, 0.0, []
-    for number in range(6):
+    """Some trials spend their whole part, some nothing; the cap is lowered on the way."""
+    sweep = opened(tmp_path, trials=6, seeds=2, budget_usd=3.0, confirm={"seeds": 1})
+    for number, _ in zip(range(6), sweep._missing(), strict=False):
+        if number == 3:
+            sweep.config = sweep.config.model_copy(update={"budget_usd": 2.0})
+        part = sweep._part() or 0.0
+        assert part == pytest.approx(((sweep._left() or 0) * 2) / ((6 - number) * 2 + 2))
+        paid(sweep.folder / f"trial-{number:04d}", part if number % 2 else 0.0)
+        assert 0 <= spent_in(sweep.folder) <= 2.0
+    paid(sweep.folder / "confirm" / "best", 1.0)
+    with pytest.raises(Stop, match="the sweep's cap of \\$2 is spent"):
+        sweep._part()
+
+
+def test_more_trials_than_asked_for_still_get_a_part(tmp_path: Path) -> None:
+    sweep = opened(tmp_path, trials=2, budget_usd=1.0)
+    for _ in range(3):
+        sweep._asked()
+    assert sweep._part() == 1.0
+
+
+def paid(folder: Path, usd: float) -> None:
+    """A run whose journal says that it cost so much."""
+    place = folder / "seed-0"
+    place.mkdir(parents=True)
+    line = journal.encode(Counted(key="k", call=0, usd=usd))
+    (place / "journal.jsonl").write_bytes(line)
+
+
+def test_the_cap_of_a_run_is_below_its_own(tmp_path: Path) -> None:
+    assert Asked(tmp_path, 0, 4.0, 1.0).capped(3.0) == ["--budget", "1.0"]
+    assert Asked(tmp_path, 0, 4.0).capped(3.0) == ["--budget", "3.0"]
+    assert Asked(tmp_path, 0, None, 1.0).capped(None) == []
+
+
+# --- the best -------------------------------------------------------------------------------------
+
+
+def test_what_is_confirmed_is_pinned(tmp_path: Path) -> None:
+    sweep = opened(tmp_path, confirm={"seeds": 1}, keys={"search.k_samples": [1, 2, 4]})
+    pinned = []
+    for number, value in enumerate((0.2, 0.3)):
         trial = sweep.study.ask()
-        part = sweep._part(trial)
-        assert part is not None
-        going.append((trial, part))
-        promised += part
-        assert spent + promised <= 3.0 + 1e-9
-        if number % 2:
-            for one, its in going:
-                used = its if one.number % 3 else 0.0
-                promised, spent = promised - its, spent + used
-                tried = {"runs": [{"usd": used}]}
-                one.set_user_attr("tried", tried)
-                sweep.study.tell(one, 0.5)
-            going = []
-    assert spent > 0
+        settings = {"search.k_samples": number + 1}
+        sweep._tell(trial, Tried(number, settings, "complete", value))
+        pinned.append(sweep._pinned())
+    assert pinned == [{"search.k_samples": 1}] * 2
+    found = json.loads((sweep.folder / "confirm" / "best" / "trial.json").read_text())
+    assert found == {"trial": 0, "settings": {"search.k_samples": 1}}
+
+
+def test_the_run_as_given_is_not_confirmed_against_itself(tmp_path: Path) -> None:
+    sweep = opened(tmp_path, confirm={"seeds": 1}, keys={"search.k_samples": [1, 4]})
+    sweep._tell(sweep.study.ask(), Tried(0, {"search.k_samples": 4}, "complete", 0.5))
+    assert sweep._pinned() is None
+    sweep.write()
+    assert "is the run as it was given" in sentences(read_found(sweep.folder))[-1]
+
+
+def test_a_confirmation_that_is_not_whole_claims_nothing(tmp_path: Path) -> None:
+    sweep = opened(tmp_path, confirm={"seeds": 2}, keys={"search.k_samples": [1, 2]})
+    cut = Played("trial-0000/seed-0", 0, 0.5, 0.1, "run")
+    sweep._tell(sweep.study.ask(), Tried(0, {"search.k_samples": 1}, "complete", 0.5, (cut,)))
+    sweep._pinned()
+    sweep.write()
+    found = read_found(sweep.folder)
+    assert "not whole: given: 2 seeds not begun; best: 2 seeds not begun" in sentences(found)[-1]
+    report = write_report(found, "again")[0].read_text()
+    assert "0.5000 \\*" in report
+    assert "stopped at its part of the cap" in report
+
+
+def test_seeds_widen_the_interval() -> None:
+    alike, apart = crossed([[0.1, 0.1]] * 4), crossed([[0.3, 0.3], [-0.1, -0.1]] * 2)
+    assert alike.mean == pytest.approx(apart.mean)
+    assert alike.high - alike.low < 1e-9
+    assert apart.low <= 0 < apart.high
 
 
 # --- whole sweeps ---------------------------------------------------------------------------------
@@ -174,7 +358,8 @@ def test_a_sweep_finds_settings_and_confirms_them(tmp_path: Path) -> None:
     assert best["value"] == Run(evaluation).summary.mean_reward
     sweep = read_found(folder)
     one = confirmed(sweep)
-    assert one is not None
+    assert isinstance(one, Confirmed), one
+    assert one.trial == best["number"]
     seeds = {Run(place).config["seed"] for place in folder.glob("confirm/*/seed-*")}
     assert (one.split, one.problems, seeds) == ("test", 5, {1})
     assert "no difference" in sentences(sweep)[-1]
@@ -187,25 +372,28 @@ def test_a_sweep_finds_settings_and_confirms_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_with_its_trial(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_its_run", [False, True])
+def test_a_killed_sweep_goes_on_with_its_trial(tmp_path: Path, with_its_run: bool) -> None:
+    """A run that is still alive is waited for; one that was killed too is resumed."""
     run = {**RUN, "provider": {"name": "fake", "fake": {"latency_s": 0.3}}}
     file = sweep_file(tmp_path / "s.yaml", trials=2, run=run)
-    process = subprocess.Popen(command(file), start_new_session=True, stdout=subprocess.DEVNULL)
-    journal = tmp_path / "sweep" / "trial-0000" / "seed-0" / "journal.jsonl"
-    end = time.monotonic() + 60
-    while not journal.exists() or b"answered" not in journal.read_bytes():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
+    process = subprocess.Popen(command(file), stdout=subprocess.DEVNULL)
+    place = tmp_path / "sweep" / "trial-0000" / "seed-0"
+    await_answers(place, 1)
+    asked = ["pgrep", "-P", str(process.pid)]
+    (child,) = subprocess.run(asked, capture_output=True, text=True).stdout.split()
+    process.kill()
     process.wait()
+    if with_its_run:
+        os.kill(int(child), signal.SIGKILL)
     found = play(file)
     assert found["trials"] == 2
     folders = {
         run["folder"] for trial in read_found(tmp_path / "sweep").trials for run in trial["runs"]
     }
     assert "trial-0000/seed-0" in folders
-    opened = [e for e in Run(journal.parent).events if e.kind == "opened"]
-    assert len(opened) == 2  # resumed, not begun again
+    opened = [event for event in journal_of(place) if event.kind == "opened"]
+    assert len(opened) == (2 if with_its_run else 1)
 
 
 @pytest.mark.slow
@@ -222,18 +410,80 @@ def test_a_poor_trial_is_stopped_by_its_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_trials_and_the_cap(tmp_path: Path) -> None:
-    """Priced answers: what all trials cost stays under the cap of both together."""
-    run = {**RUN, "prices": {"fake-1": {"input": 5.0, "output": 25.0}}}
-    file = sweep_file(tmp_path / "s.yaml", trials=6, run=run, budget_usd=0.4)
-    both = [subprocess.Popen(command(file), stdout=subprocess.DEVNULL) for _ in range(2)]
-    for process in both:
-        with process:
-            assert process.wait() in (0, 3)
-    trials = read_found(tmp_path / "sweep").trials
-    assert 1 <= len(trials) <= 7
-    spent = sum(run["usd"] for trial in trials for run in trial["runs"])
-    assert 0 < spent <= 0.4
+def test_an_interrupt_ends_the_run_in_order(tmp_path: Path) -> None:
+    """The sweep alone gets the signal, and its run is told by it."""
+    run = {**RUN, "episodes": 200, "provider": {"name": "fake", "fake": {"latency_s": 0.3}}}
+    file = sweep_file(tmp_path / "s.yaml", trials=1, run=run)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(command(file), start_new_session=True, stdout=subprocess.DEVNULL)
+        place = tmp_path / "sweep" / "trial-0000" / "seed-0"
+        opens = 1 if number == signal.SIGINT else 2
+        await_answers(place, opens)
+        process.send_signal(number)
+        assert process.wait(30) == 130
+        assert not is_written(place)
+        assert Run(place).summary.stopped == "interrupted"
+
+
+def await_answers(place: Path, opens: int) -> None:
+    """Waits until a run that was opened so often has an answer since."""
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        kinds = [event.kind for event in journal_of(place)][::-1]
+        if kinds.count("opened") == opens and "answered" in kinds[: kinds.index("opened")]:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{place} has no answer")
+
+
+def journal_of(place: Path) -> list[Any]:
+    path = place / "journal.jsonl"
+    return list(journal.read(path)) if path.exists() else []
+
+
+@pytest.mark.slow
+def test_the_cap_holds_also_when_it_is_lowered(tmp_path: Path) -> None:
+    """Priced answers: what is in the whole folder stays under the cap."""
+    prices = {"fake-1": {"input": 5.0, "output": 25.0}}
+    run = {**RUN, "prices": prices, "sampling": {"max_tokens": 16}}
+    keys = {"search.k_samples": [1, 2]}
+    file = sweep_file(tmp_path / "s.yaml", trials=4, run=run, keys=keys, confirm={"seeds": 1})
+    first = play(file, "--trials", "2", "--budget", "0.4")
+    assert 0 < first["usd"] <= 0.4
+    assert first["usd"] == pytest.approx(spent_in(tmp_path / "sweep"))
+    lowered = first["usd"] + 0.05
+    again = play(file, "--budget", str(lowered), code=None)
+    assert first["usd"] <= again["usd"] <= lowered
+    report = (tmp_path / "sweep" / "report" / "RESULTS.md").read_text()
+    assert f"--budget {lowered}" in report
+
+
+@pytest.mark.slow
+def test_trials_use_what_was_confirmed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = {**RUN, "allow_unsafe_code": True}
+    file = sweep_file(tmp_path / "s.yaml", trials=1, run=run)
+    untrusted = [one for one in command(file) if one != "--trust"]
+
+    def played(*more: str) -> tuple[int, str]:
+        done = subprocess.run([*untrusted, *more], capture_output=True, text=True, cwd=tmp_path)
+        return done.returncode, done.stderr
+
+    code, told = played()
+    assert code == 2
+    assert "task_path" in told
+    assert "allow_unsafe_code" in told
+    assert not (tmp_path / "sweep").exists()
+    check_trust(validate(run), file, True)
+    assert played()[0] == 0
+    # A server in configs/api.yaml, about which the sweep's person was never asked.
+    (tmp_path / "configs").mkdir()
+    away = {"judge": {"provider": {"name": "openai", "base_url": "https://a.invalid/v1"}}}
+    (tmp_path / "configs" / "api.yaml").write_text(yaml.safe_dump(away))
+    assert played("--trials", "2")[0] == 1
+    assert "https://a.invalid" in read_found(tmp_path / "sweep").trials[-1]["why"]
 
 
 @pytest.mark.slow
