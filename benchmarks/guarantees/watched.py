@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -51,18 +50,20 @@ class Cost(NamedTuple):
     wall: float
 
 
-def children() -> float:
-    """CPU seconds of all processes that this one started and that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def played(place: Path, episodes: int, *more: str) -> tuple[float, float]:
-    """CPU and wall seconds of a run."""
-    before, began = children(), time.monotonic()
+def played(place: Path, episodes: int, watch: bool = False) -> Cost:
+    """A run, and who watches it."""
     command = [*ORCHESTRY, "run", *PLAYED, "--episodes", str(episodes), "--run-dir", str(place)]
-    subprocess.run([*command, *more], check=True, capture_output=True)
-    return children() - before, time.monotonic() - began
+    began, found = time.monotonic(), 0.0
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (place / "episodes.jsonl").exists():
+        time.sleep(0.01)
+    with watcher(place) if watch else nullcontext() as process:
+        before = cpu(process.pid) if process else 0.0
+        _, status, used = os.wait4(run.pid, 0)
+        found = cpu(process.pid) - before if process else 0.0
+    run.returncode = os.waitstatus_to_exitcode(status)
+    assert not run.returncode
+    return Cost(used.ru_utime + used.ru_stime, found, time.monotonic() - began)
 
 
 @contextmanager
@@ -90,22 +91,10 @@ def cpu(process: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def pair(folder: Path) -> tuple[float, Cost]:
-    """CPU seconds of a run alone, then of the same run while it is watched."""
-    alone, _ = played(folder / "alone", EPISODES)
-    place = folder / "watched"
-    command = [*ORCHESTRY, "run", *PLAYED, "--episodes", str(EPISODES), "--run-dir", str(place)]
-    began = time.monotonic()
-    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (place / "journal.jsonl").exists():
-        time.sleep(0.01)
-    with watcher(place) as process:
-        before = cpu(process.pid)
-        _, status, used = os.wait4(run.pid, 0)
-        found = cpu(process.pid) - before
-    run.returncode = os.waitstatus_to_exitcode(status)
-    assert not run.returncode
-    return alone, Cost(used.ru_utime + used.ru_stime, found, time.monotonic() - began)
+def pair(folder: Path, first: bool) -> tuple[Cost, Cost]:
+    """A run alone and the same run watched; `first`: the watched one is played first."""
+    found = {watch: played(folder / str(watch), EPISODES, watch) for watch in (first, not first)}
+    return found[False], found[True]
 
 
 TASKS = """(() => {
@@ -159,9 +148,9 @@ def _heap(tab: Tab) -> float:
     return float(tab.eval("performance.memory.usedJSHeapSize")) / 2**20
 
 
-def report(pairs: Sequence[tuple[float, Cost]], found: dict[str, float]) -> str:
+def report(pairs: Sequence[tuple[Cost, Cost]], found: dict[str, float]) -> str:
     """The section."""
-    more = [watched.run / alone - 1 for alone, watched in pairs]
+    more = [watched.run / alone.run - 1 for alone, watched in pairs]
     shares = [watched.watcher / watched.wall for _, watched in pairs]
     verdict = {True: "reached", False: "missed"}
     longest = max(found["task_ms"], found["update_ms"])
@@ -215,9 +204,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     pairs = []
-    for _ in range(args.pairs):
+    for number in range(args.pairs):
         with tempfile.TemporaryDirectory() as name:
-            pairs.append(pair(Path(name)))
+            pairs.append(pair(Path(name), first=bool(number % 2)))
             print(pairs[-1], file=sys.stderr)
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
