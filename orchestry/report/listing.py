@@ -15,7 +15,6 @@ from orchestry.core.errors import ConfigError, OrchestryError, unknown
 from orchestry.core.files import is_run
 from orchestry.report.runs import Salvaged
 from orchestry.store.checkpoints import DISTILLED
-from orchestry.store.progress import progress
 from orchestry.store.recipes import recipe_in
 from orchestry.store.records import Summary
 from orchestry.store.run import is_written
@@ -33,7 +32,7 @@ class Row:
     """Its folder."""
     state: str
     """`running`; why it ended (`done`, `budget`, `away`, `interrupted`, `failed`); `cut off`: its
-    process ended without a word; `damaged`."""
+    process was killed or crashed; `damaged`."""
     task: str = ""
     backend: str = ""
     model: str = ""
@@ -123,9 +122,8 @@ def _read(folder: Path) -> Row:
     run, end = Salvaged(folder), _end(folder / "journal.jsonl")
     if (folder / DISTILLED).is_file():
         end = "done"
-    # Of a resumed run, summary.json is that of the process before.
-    summary = run.summary if end else run.folded
-    search = summary.strategy in ("beam", "best_of_n")
+    summary = run.written if end else None
+    summary = summary or run.folded
     found = Row(
         run=str(folder),
         state=end or ("running" if is_written(folder) else "cut off"),
@@ -135,7 +133,7 @@ def _read(folder: Path) -> Row:
         begun=_begun(folder / "journal.jsonl"),
         episodes=summary.episodes,
         asked=summary.episodes_asked,
-        reward=summary.mean_reward if search else summary.mean_trajectory_reward,
+        reward=summary.reward,
         best=summary.best_reward,
         usd=summary.cost_usd,
         seconds=summary.seconds,
@@ -145,8 +143,7 @@ def _read(folder: Path) -> Row:
 
 def _neural(row: Row, summary: Summary, run: Salvaged) -> Row:
     """A run of backend ppo has steps and returns in place of episodes and rewards."""
-    rows = progress(run.folder) if not summary.learning else []
-    figures = summary.learning or (rows[-1] if rows else {})
+    figures = summary.learning or next(reversed(run.batches), {})
     return Row(
         **{
             **row.plain(),

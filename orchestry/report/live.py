@@ -120,7 +120,7 @@ class Followed(Salvaged):
     def refresh(self) -> bool:
         """Reads what is new; whether anything was."""
         found = [self._read_journal(), self._read_episodes(), self._read_progress()]
-        self.__dict__.pop("_written", None)  # summary.json is written at the end
+        self.__dict__.pop("written", None)  # summary.json is written at the end
         return any(found)
 
     def tree(self, episode: int) -> EpisodeRecord | None:
@@ -143,9 +143,9 @@ class Followed(Salvaged):
     @property
     def summary(self) -> Summary:
         """summary.json of a run that has ended; else what journal and episodes come to."""
-        if end_of(self.events) and self._written:
-            return self._written
-        return summarise_journal(self.folder, self.config, self._fold.books, self._all)
+        return (self.written if self.ended else None) or summarise_journal(
+            self.folder, self.config, self._fold.books, self._all
+        )
 
     @property
     def now(self) -> Now:

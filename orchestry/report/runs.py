@@ -124,7 +124,12 @@ class Salvaged(Run):
     @cached_property
     def summary(self) -> Summary:
         """summary.json; `folded` if it can't be read, or a resume has not ended since."""
-        return (end_of(self.events) and self._written) or self.folded
+        return (self.written if self.ended else None) or self.folded
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last process came to an end in order. A distilled team is written whole."""
+        return end_of(self.events) is not None or (self.folder / DISTILLED).is_file()
 
     @cached_property
     def folded(self) -> Summary:
@@ -160,7 +165,9 @@ class Salvaged(Run):
         return readable(self.folder)
 
     @cached_property
-    def _written(self) -> Summary | None:
+    def written(self) -> Summary | None:
+        """summary.json as it stands; None if it can't be read. Of a resumed run it is that of the
+        process before, until it ends."""
         try:
             return super().summary
         except StoreError:
@@ -211,7 +218,7 @@ class Salvaged(Run):
             found.append(f"episodes that failed, and are in no figure: {len(self.failed)}")
         if end_of(self.events) is None:
             found.append("its process has not ended in order: it still runs, or was cut off")
-        if self._written is None:
+        if self.written is None:
             instead = (
                 "progress.jsonl is read" if self.neural else "the journal's answers are summed"
             )

@@ -281,6 +281,13 @@ class Summary(Frozen):
     seconds: float
     """Wall-clock seconds of this process."""
 
+    @property
+    def reward(self) -> float | None:
+        """What the run is judged by: of a search the mean over its best trajectories, of a policy
+        over all."""
+        search = self.strategy in ("beam", "best_of_n")
+        return self.mean_reward if search else self.mean_trajectory_reward
+
 
 class Metrics:
     """Rows of metrics.jsonl: an episode's figures, and running ones up to it."""
