@@ -37,8 +37,9 @@ POLL_S = 0.05
 """Seconds that the server takes to see that it is to end, at most."""
 MOST_READERS = 32
 Query = dict[str, str]
-Seen = list[tuple[int, int]]
-"""Per run: how often it was written anew, and how many of its rows a reader has."""
+Seen = dict[int, tuple[int, int]]
+"""By run: how often it was written anew, and how many of its rows a reader has."""
+News = tuple[int, dict[str, Any]]
 
 
 class Watched:
@@ -98,7 +99,12 @@ class Watched:
         """The whole page."""
         with self.changed:
             entries = [
-                {**_entry(source), "rows": _rows(source, 0), "now": self._now(source)}
+                {
+                    **about(source),
+                    **_growing(source),
+                    "rows": _rows(source, 0),
+                    "now": self._now(source),
+                }
                 for source in self._sources
             ]
             live = {"token": self.token, "pages": self.pages}
@@ -111,22 +117,16 @@ class Watched:
             self.over = True
             self.changed.notify_all()
 
-    @property
-    def count(self) -> int:
-        """How many runs, evaluations and baselines there are."""
-        return len(self._sources)
-
-    def wait(self, since: int, seen: Seen, patience_s: float) -> tuple[int, dict[str, Any]] | None:
+    def wait(self, pages: str, since: int, seen: Seen, patience_s: float) -> News | None:
         """The next version after that one, and what a reader that has `seen` does not know of it;
-        `seen` is brought up to date. None: nothing new came."""
+        `seen` is brought up to date. A page with other runs, of another count of `pages`, is to
+        load anew. None: nothing new came."""
         with self.changed:
             self.changed.wait_for(lambda: self.version > since or self.over, patience_s)
+            if str(self.pages) != pages:
+                return self.version, {"reload": True}
             if self.version <= since:
                 return None
-            if len(seen) != len(
-                self._sources
-            ):  # the page is of other runs, and will be loaded anew
-                return self.version, {}
             runs = [self._told(place, since, seen) for place in range(len(self._sources))]
             return self.version, {"runs": runs, "arms": self._arms, "fault": self.fault}
 
@@ -134,7 +134,7 @@ class Watched:
         source = self._sources[place]
         told: dict[str, Any] = {"run": place, "now": self._news[place]}
         if self._grown[place] > since:
-            run, (replaced, count) = _run(source), seen[place]
+            run, (replaced, count) = _run(source), seen.get(place, (-1, 0))
             first = count if replaced == run.replaced else 0
             told |= {"entry": _growing(source), "from": first, "rows": _rows(source, first)}
             seen[place] = (run.replaced, len(run.rows))
@@ -182,10 +182,6 @@ def _is_there(journal: Path) -> bool:
 
 def _run(source: PageRun) -> Followed:
     return cast(Followed, source.run)
-
-
-def _entry(source: PageRun) -> dict[str, Any]:
-    return {**about(source), **_growing(source)}
 
 
 def _growing(source: PageRun) -> dict[str, Any]:
@@ -259,18 +255,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _events(self, watched: Watched, pages: str) -> Iterator[bytes]:
         """First all rows, since the page may be older than this connection. One with other runs is
         told to load anew."""
-        since = -1
-        seen: Seen = [(-1, 0)] * watched.count
+        since, seen = -1, Seen()
         while not watched.over:
-            news = watched.wait(since, seen, QUIET_S)
-            if str(watched.pages) != pages:
-                yield _event({"reload": True})
-                return
+            news = watched.wait(pages, since, seen, QUIET_S)
             if news is None:
                 yield b": still here\n\n"
-            else:
-                since, said = news
-                yield _event(said)
+                continue
+            since, said = news
+            yield b"data: %b\n\n" % json.dumps(said).encode()
+            if "reload" in said:
+                return
 
     def _answer(self, code: int, kind: str, body: bytes) -> None:
         self._head(code, f"{kind}; charset=utf-8")
@@ -287,10 +281,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """The address, with its token, reaches no log."""
-
-
-def _event(said: dict[str, Any]) -> bytes:
-    return b"data: %b\n\n" % json.dumps(said).encode()
 
 
 class _Server(ThreadingHTTPServer):
