@@ -21,10 +21,10 @@ from orchestry.core.errors import OrchestryError
 from orchestry.core.files import is_run, json_lines
 from orchestry.core.sweep import MeasureConfig
 from orchestry.store import journal
-from orchestry.store.measurements import EVALUATIONS, Measurement
+from orchestry.store.measurements import last_evaluation
 from orchestry.store.records import Summary
 from orchestry.store.run import Run, is_held
-from orchestry.store.summary import NANO, end_of, replay
+from orchestry.store.summary import NANO, ending, replay
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -171,33 +171,18 @@ def play_run(asked: Asked, how: MeasureConfig, split: str, curve: Curve | None) 
     found = _judged(asked, how, split, left)
     parts = (("run", summary.stopped), ("evaluation", found.stopped))
     stopped = " and ".join(name for name, reason in parts if reason == "budget")
-    return Value(_value(asked, found, how), stopped)
+    return Value(_value(asked, found), stopped)
 
 
 def is_whole(asked: Asked, split: str, samples: int | None) -> bool:
     """Whether a run and its evaluation came to their ends."""
-    found = evaluation_in(asked.place, split, samples)
+    found = last_evaluation(asked.place, split, samples)
     return found is not None and _end(asked.place) == _end(found) == "done"
 
 
 def _end(place: Path) -> str:
-    """Why a run ended in order; '' if it did not, or is none."""
-    if not is_run(place) or not (place / "summary.json").is_file():
-        return ""
-    end = end_of(list(journal.read(place / "journal.jsonl")))
-    return "" if end is None else end.reason
-
-
-def evaluation_in(place: Path, split: str, samples: int | None) -> Path | None:
-    """The folder of a run's evaluation: that of its last update; None if there is none."""
-    stages = [(Measurement.parse(path.name), path) for path in (place / EVALUATIONS).glob("*")]
-    found = [
-        (stage.update or 0, path)
-        for stage, path in stages
-        if stage and (stage.split, stage.samples) == (split, samples)
-        if is_run(path)
-    ]
-    return max(found)[1] if found else None
+    """Why a run ended; '' if it did not, or is none."""
+    return ending(place) if (place / "summary.json").is_file() and is_run(place) else ""
 
 
 def _train(asked: Asked, curve: Curve | None) -> bool:
@@ -226,11 +211,11 @@ def _judged(asked: Asked, how: MeasureConfig, split: str, left: float | None) ->
     args = ["evaluate", str(asked.place), "--split", split, "--no-compare"]
     args += [] if how.samples is None else ["--samples", str(how.samples)]
     args += [] if how.episodes is None else ["--episodes", str(how.episodes)]
-    before = evaluation_in(asked.place, split, how.samples)
+    before = last_evaluation(asked.place, split, how.samples)
     paid = 0.0 if before is None else spent_in(before)
     args += asked.capped(None if left is None else left + paid)
     _check(_process(args, asked, None)[0], asked)
-    found = evaluation_in(asked.place, split, how.samples)
+    found = last_evaluation(asked.place, split, how.samples)
     if found is None:
         raise OrchestryError(
             f"{asked.place} has no evaluation on {split}: see {asked.folder / LOG}"
@@ -238,11 +223,9 @@ def _judged(asked: Asked, how: MeasureConfig, split: str, left: float | None) ->
     return Run(found).summary
 
 
-def _value(asked: Asked, found: Summary, how: MeasureConfig) -> float:
-    """What an evaluation measured: of a search the best trajectory per problem, else the mean.
-    Raises OrchestryError for no number."""
-    best = how.samples is None and found.strategy in ("beam", "best_of_n")
-    value = found.mean_reward if best else found.mean_trajectory_reward
+def _value(asked: Asked, found: Summary) -> float:
+    """What an evaluation measured. Raises OrchestryError for no number."""
+    value = found.reward
     if value is None:
         raise OrchestryError(f"the evaluation of {asked.place} has no finished episode{_SMALL}")
     if not isfinite(value):

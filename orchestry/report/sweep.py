@@ -15,16 +15,16 @@ from statistics import fmean
 from typing import Any
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import is_run, write_atomic
+from orchestry.core.files import write_atomic
 from orchestry.report.headline import signed
 from orchestry.report.held_out import shows_gain
 from orchestry.report.measures import searched, trajectory_rewards
 from orchestry.report.stats import Interval, crossed
 from orchestry.report.style import INK, WIDTH, colour, look, save, undrawn
 from orchestry.report.text import bullets, counted, dollars, fenced, inline, short, table
-from orchestry.store.measurements import EVALUATIONS, Measurement
+from orchestry.store.measurements import last_evaluation
 from orchestry.store.run import Run
-from orchestry.store.summary import end_of
+from orchestry.store.summary import ending
 
 Line = Mapping[str, Any]
 SHOWN = 25
@@ -119,7 +119,7 @@ def confirmed(found: Found) -> Confirmed | str:
         return "The best was not confirmed yet, so no gain is claimed."
     sides = {name: _runs(place / name, asked) for name in ("given", "best")}
     lacking = [f"{name}: {why}" for name, (_, why) in sides.items() if why]
-    given, best = (_side(runs, asked) for runs, _ in sides.values())
+    given, best = (_side(runs) for runs, _ in sides.values())
     if not lacking and len({frozenset(own) for own in (*given.rewards, *best.rewards)}) != 1:
         lacking = ["the evaluations are of different problems"]
     if lacking:
@@ -136,38 +136,24 @@ def _runs(place: Path, asked: Line) -> tuple[list[tuple[Run, Run]], str]:
     """A side's whole runs with their evaluations, by seed; and what is missing."""
     found, missing = [], []
     for folder in sorted(place.glob("seed-*"), key=lambda path: int(path.name[5:])):
-        run, evaluation = Run(folder), _evaluation(folder, asked)
-        ends = {"run": _end(run), "evaluation": _end(evaluation) if evaluation else "missing"}
-        if odd := [f"{name} {end}" for name, end in ends.items() if end != "done"]:
+        evaluation = last_evaluation(folder, asked["split"], asked["samples"])
+        if evaluation is None:
+            missing.append(f"{folder.name} (evaluation missing)")
+            continue
+        ends = {"run": ending(folder), "evaluation": ending(evaluation)}
+        if odd := [f"{name} {end or 'cut off'}" for name, end in ends.items() if end != "done"]:
             missing.append(f"{folder.name} ({', '.join(odd)})")
-        elif evaluation:
-            found.append((run, evaluation))
+        else:
+            found.append((Run(folder), Run(evaluation)))
     few = asked["seeds"] - len(found) - len(missing)
     more = [f"{counted(few, 'seed')} not begun"] if few > 0 else []
     return found[: asked["seeds"]], ", ".join([*missing, *more])
 
 
-def _end(run: Run) -> str:
-    """Why it stopped, as its journal says."""
-    end = end_of(run.events) if is_run(run.folder) else None
-    return "cut off" if end is None else end.reason
-
-
-def _evaluation(place: Path, asked: Line) -> Run | None:
-    """A run's evaluation: of its last update."""
-    stages = [(Measurement.parse(path.name), path) for path in (place / EVALUATIONS).glob("*")]
-    found = [
-        (stage.update or 0, path)
-        for stage, path in stages
-        if stage and (stage.split, stage.samples) == (asked["split"], asked["samples"])
-    ]
-    return Run(max(found)[1]) if found else None
-
-
-def _side(runs: Sequence[tuple[Run, Run]], asked: Line) -> Side:
+def _side(runs: Sequence[tuple[Run, Run]]) -> Side:
     rewards = []
     for _, evaluation in runs:
-        figure = max if asked["samples"] is None and searched(evaluation) else fmean
+        figure = max if searched(evaluation) else fmean
         by_problem = trajectory_rewards(evaluation.episodes)
         rewards.append({problem: figure(own) for problem, own in by_problem.items()})
     summaries = [run.summary for pair in runs for run in pair]
@@ -231,7 +217,7 @@ def _parts(found: Found, command: str, pictures: Sequence[str], lacking: str) ->
     """The document, part by part."""
     yield f"# Sweep {inline(found.folder.name)}"
     yield f"Made by `{command}`."
-    yield bullets(map(inline_long, sentences(found)))
+    yield bullets(inline(text, longest=2_000) for text in sentences(found))
     yield "## Trials"
     keys = list(found.sweep["keys"])
     rows = [_row(one, keys) for one in found.whole[:SHOWN]]
@@ -260,11 +246,6 @@ def _parts(found: Found, command: str, pictures: Sequence[str], lacking: str) ->
     if (best := found.folder / "best.yaml").is_file():
         yield "## The best setting, for `orchestry run --config`"
         yield fenced(best.read_text(encoding="utf-8"), language="yaml")
-
-
-def inline_long(text: str) -> str:
-    """A whole sentence, safe in Markdown."""
-    return inline(text, longest=2_000)
 
 
 def _row(one: Line, keys: Sequence[str]) -> list[str]:

@@ -66,6 +66,16 @@ def evaluation_folders(run: Path) -> Iterator[tuple[Path, Measurement]]:
             yield place, found
 
 
+def last_evaluation(run: Path, split: str, samples: int | None) -> Path | None:
+    """The folder of a run's evaluation: of its last update; None if there is none."""
+    found = [
+        (stage.update or 0, folder)
+        for folder, stage in evaluation_folders(run)
+        if (stage.split, stage.samples) == (split, samples) and is_run(folder)
+    ]
+    return max(found)[1] if found else None
+
+
 def host_of(folder: Path) -> Path | None:
     """The run that contains the folder of a measurement or an ask; None if there is none."""
     host = folder.parent.parent

@@ -28,6 +28,7 @@ from orchestry.store.journal import (
     Released,
     Reserved,
     Stopped,
+    read,
 )
 from orchestry.store.records import EpisodeRecord, Summary, UsageRecord
 
@@ -352,6 +353,12 @@ def end_of(events: Sequence[Event]) -> Stopped | None:
     trajectories since."""
     last = next((event for event in reversed(events) if not isinstance(event, Rated)), None)
     return last if isinstance(last, Stopped) else None
+
+
+def ending(folder: Path) -> str:
+    """Why a run's last process ended in order; '' if it did not, or has not yet."""
+    end = end_of(list(read(folder / "journal.jsonl")))
+    return "" if end is None else end.reason
 
 
 def failures(events: Iterable[Event]) -> list[Answered]:

@@ -504,3 +504,41 @@ def test_trials_that_fail_stop_the_sweep(tmp_path: Path) -> None:
     states = [trial["state"] for trial in read_found(tmp_path / "sweep").trials]
     assert states == ["failed"] * 3
     assert "nothing" in read_found(tmp_path / "sweep").trials[0]["why"]
+
+
+def test_the_docs_example_is_a_sweep(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "sweeps.md"
+    file = tmp_path / "tldr.yaml"
+    file.write_text(page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0])
+    config = read_sweep(file)
+    for _, settings in corners(config):
+        trial_config(config, settings)
+    assert trial_config(config, {}).backend == "local"
+
+
+@pytest.mark.slow
+def test_weights_are_swept(tmp_path: Path) -> None:
+    """A team of a tiny model that trains, in real processes."""
+    pytest.importorskip("torch")
+    from tests.backends.local.tiny import tiny_folder
+
+    run = {
+        "backend": "local",
+        "task": "words",
+        "task_path": [str(TASKS)],
+        "episodes": 4,
+        "provider": {"model": str(tiny_folder(tmp_path / "tiny"))},
+        "sampling": {"max_tokens": 8},
+        "learn": {"every": 2, "group_size": 2},
+    }
+    keys = {"learn.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+    file = sweep_file(tmp_path / "s.yaml", trials=2, run=run, keys=keys)
+    found = play(file)
+    assert (found["stopped"], found["trials"]) == ("done", 2)
+    for trial in read_found(tmp_path / "sweep").trials:
+        played = Run(tmp_path / "sweep" / trial["runs"][0]["folder"])
+        assert played.summary.updates == 2
+        rate = trial["settings"]["learn.learning_rate"]
+        assert played.config["learn"]["learning_rate"] == pytest.approx(rate)
+        (evaluation,) = (played.folder / "evaluations").iterdir()
+        assert trial["value"] == Run(evaluation).summary.mean_trajectory_reward
