@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from orchestry.report.comparison import Comparison
 
-HELD_OUT = "held-out reward"
-REWARDS = (HELD_OUT, "reward")
 app = App()
 
 
@@ -72,7 +70,7 @@ def _figures(found: Comparison) -> Table:
     for one in found.figures:
         row = [one.name, _number(one.first), _number(one.second)]
         if one.ahead:
-            shown = shows_gain(one.ahead, one.problems) if one.name.startswith(REWARDS) else ""
+            shown = shows_gain(one.ahead, one.problems) if one.kind else ""
             row += [signed(one.ahead), str(one.problems), shown.partition(":")[0]]
         table.add_row(*_cells(*row))
     return table
@@ -80,16 +78,16 @@ def _figures(found: Comparison) -> Table:
 
 def _warnings(found: Comparison) -> Iterator[str]:
     """What the figures do not show."""
-    rewards = [one for one in found.figures if one.name.startswith(REWARDS)]
     from orchestry.report.comparison import REWARDED
 
+    kinds = {one.kind for one in found.figures}
     other = [key for key in found.settings if key.partition(".")[0] in REWARDED]
     if other:
         yield (
             f"The runs differ in {', '.join(other)}, so they may play other problems of equal "
             "names or be paid for something else: their rewards are not compared."
         )
-    elif rewards and not any(one.name.startswith(HELD_OUT) for one in rewards):
+    elif "reward" in kinds and "held-out" not in kinds:
         yield (
             "No held-out evaluation is common to both (same split, same samples), so no gain is "
             "claimed: `orchestry evaluate` each."

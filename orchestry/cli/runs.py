@@ -20,7 +20,7 @@ from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.types import Split
 from orchestry.report.text import counted, plain, short
 from orchestry.store import run as store
-from orchestry.store.progress import progress
+from orchestry.store.progress import MEAN, progress
 from orchestry.store.records import Metrics, Summary
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 R = TypeVar("R")
-_MEAN = "train/avg_reward_100ep"
 SHOWN = 2_000
 """A notebook shows this many characters of the best answer."""
 
@@ -228,7 +227,7 @@ class Run(store.Run):
         except OrchestryError:
             return "unfinished"
         if self.neural:
-            steps, mean = found.learning.get("steps", 0), found.learning.get(_MEAN)
+            steps, mean = found.learning.get("steps", 0), found.learning.get(MEAN)
             came_to = "no game has ended" if mean is None else f"return {short(mean)}"
             return f"{found.task}, {steps:,.0f} steps, {came_to}, {found.stopped}"
         figures = (_number(found.mean_reward), f"${found.cost_usd:.4f}", found.stopped)

@@ -16,6 +16,7 @@ from orchestry.report.headline import updated
 from orchestry.report.recipes import brought, stages_said
 from orchestry.report.text import counted, plain
 from orchestry.store.measurements import EVALUATIONS
+from orchestry.store.progress import MEAN, PACE
 from orchestry.store.recipes import STAGES, finished
 from orchestry.store.records import UNMEASURED, CreditRecord, EpisodeRecord, NodeRecord, Summary
 from orchestry.store.run import Run
@@ -109,9 +110,9 @@ def stepped(summary: Summary) -> list[tuple[str, str]]:
     shown = [
         ("steps", f"{last.get('steps', 0):,.0f}"),
         ("games", f"{last.get('train/total_episodes', 0):,.0f}"),
-        ("steps per second", f"{last.get('train/steps_per_sec', 0):,.0f}"),
+        ("steps per second", f"{last.get(PACE, 0):,.0f}"),
     ]
-    if (mean := last.get("train/avg_reward_100ep")) is not None:
+    if (mean := last.get(MEAN)) is not None:
         games = counted(min(100, int(last["train/total_episodes"])), "game")
         shown.insert(1, ("return", f"{mean:.2f} (the team's mean, over the last {games})"))
     for name in ("entropy", "kl", "clip_fraction", "explained_variance"):

@@ -41,7 +41,7 @@ from orchestry.engine.manifest import ground, record_ground
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.journal import Learned, Opened, Stopped
-from orchestry.store.progress import PROGRESS, Row, progress
+from orchestry.store.progress import MEAN, PACE, PROGRESS, Row, progress
 from orchestry.store.run import Run, Store, existing, load_run
 from orchestry.store.summary import books, summarise_journal
 from orchestry.store.trackers import Tracker, TrackerRow, show_rows
@@ -254,7 +254,7 @@ class _Work:
             if _crossed(before, learner.steps, self.settings.evaluate_every):
                 row["evaluation/reward"] = self._evaluated(learner)
             since, told = told, time.monotonic()
-            row["train/steps_per_sec"] = (learner.steps - before) / (told - since)
+            row[PACE] = (learner.steps - before) / (told - since)
             self._add(learner.steps, row, played)
             last = learner.steps >= whole or self.reason != "done"
             if last or _crossed(before, learner.steps, self.settings.checkpoint_every):
@@ -298,7 +298,7 @@ class _Work:
             if self.arena.learners != self.arena.roles:
                 row["episode/own_reward"] = statistics.fmean(played.own)
         if self._recent:
-            row["train/avg_reward_100ep"] = statistics.fmean(self._recent)
+            row[MEAN] = statistics.fmean(self._recent)
         row["train/total_episodes"] = games + len(played.returns)
         self.rows.append(row)
         self.store.append(PROGRESS, json.dumps(row) + "\n")
@@ -376,7 +376,7 @@ def _row(row: Mapping[str, float]) -> TrackerRow:
 
 
 def _said(row: Mapping[str, float], whole: int) -> str:
-    mean = row.get("train/avg_reward_100ep")
+    mean = row.get(MEAN)
     shown = "no game has ended yet" if mean is None else f"return {mean:.1f} over the last games"
-    speed = row["train/steps_per_sec"]
+    speed = row[PACE]
     return f"step {row['steps']:,} of {whole:,}: {shown}, {speed:,.0f} steps/s"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from orchestry.report.held_out import by_best, held_evaluations
 from orchestry.report.measures import searched
@@ -17,6 +17,8 @@ from orchestry.store.run import Run
 
 REWARDED = ("task", "task_path", "options", "weights")
 """Runs that differ here may play other problems of equal names, or be paid for something else."""
+Kind = Literal["held-out", "reward", ""]
+"""A reward on held-out problems, one on a run's own, or another figure."""
 Leaf = Callable[[NodeRecord], float | None]
 """A figure of one trajectory."""
 
@@ -33,6 +35,7 @@ class Figure:
     """The second's less the first's, paired by problem; None: not compared."""
     problems: int = 0
     """Problems that both played."""
+    kind: Kind = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ def _held_out(first: Experiment, second: Experiment) -> Iterator[Figure]:
         updates = " and ".join(_after(held.update) for held in (one, other))
         name = f"held-out reward, {split}" + (f", {samples} samples each" if samples else "")
         over = max if by_best(other.run, one) else fmean
-        yield _paired(f"{name} ({updates})", one.run, other.run, _total, over)
+        found = _paired(f"{name} ({updates})", one.run, other.run, _total, over)
+        yield replace(found, kind="held-out")
 
 
 def _after(update: int | None) -> str:
@@ -82,9 +86,10 @@ def _after(update: int | None) -> str:
 
 def _rewards(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
     """On the problems of the runs themselves: rewards, parts of the score, and tags."""
-    yield _paired("reward, all trajectories", first, second, _total)
+    rewards = [_paired("reward, all trajectories", first, second, _total)]
     if searched(first) or searched(second):
-        yield _paired("reward, best per problem", first, second, _total, max)
+        rewards.append(_paired("reward, best per problem", first, second, _total, max))
+    yield from (replace(one, kind="reward") for one in rewards)
     leaves = [leaf for run in (first, second) for one in run.episodes for leaf in one.leaves()]
     names = dict.fromkeys(part.name for leaf in leaves for part in leaf.score.parts)
     for name in names if len(names) > 1 else ():

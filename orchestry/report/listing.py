@@ -15,13 +15,13 @@ from orchestry.core.errors import ConfigError, OrchestryError, unknown
 from orchestry.core.files import is_run
 from orchestry.report.runs import Salvaged
 from orchestry.store.checkpoints import DISTILLED
+from orchestry.store.progress import MEAN
 from orchestry.store.recipes import recipe_in
 from orchestry.store.records import Summary
 from orchestry.store.run import is_written
 
 _TAIL = 1 << 16
 """Bytes from which the last events of a journal are read; an ending is shorter."""
-_RETURN = "train/avg_reward_100ep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _neural(row: Row, summary: Summary, run: Salvaged) -> Row:
             "model": "",
             "asked": int(run.config["ppo"]["steps"]),
             "steps": int(figures.get("steps", 0)),
-            "reward": figures.get(_RETURN),
+            "reward": figures.get(MEAN),
             "best": None,
         }
     )

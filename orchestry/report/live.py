@@ -28,7 +28,7 @@ from orchestry.store.journal import (
     Scored,
     Used,
 )
-from orchestry.store.progress import PROGRESS
+from orchestry.store.progress import PACE, PROGRESS
 from orchestry.store.records import EpisodeRecord, Summary
 from orchestry.store.run import committed, is_written
 from orchestry.store.summary import Fold, end_of, summarise_journal
@@ -37,7 +37,6 @@ WINDOW_S = 20.0
 """Tokens and dollars per second are those of so many seconds."""
 LAST = 8
 """So many of the last answers are shown."""
-_PACE = "train/steps_per_sec"
 _FOLDED = (Reserved, Answered, Released, Lost, Counted, Scored, Used)
 """Events that are added up and dropped: nearly all of a journal."""
 
@@ -183,7 +182,7 @@ class Followed(Salvaged):
     def _eta(self, at: float) -> float | None:
         if self.neural:
             last = self.batches[-1] if self.batches else {}
-            left, pace = self.config["ppo"]["steps"] - last.get("steps", 0), last.get(_PACE, 0)
+            left, pace = self.config["ppo"]["steps"] - last.get("steps", 0), last.get(PACE, 0)
             return left / pace if pace else None
         opened = next((one for one in reversed(self.events) if isinstance(one, Opened)), None)
         if opened is None:

@@ -18,7 +18,7 @@ from orchestry.report.runs import Arm, Experiment, Salvaged, in_words, place_nam
 from orchestry.report.text import counted, duration, inline, short, table
 from orchestry.store.games import Evaluation, Mean
 from orchestry.store.journal import Learned
-from orchestry.store.progress import Row
+from orchestry.store.progress import MEAN, PACE, Row
 from orchestry.store.summary import end_of
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ FIGURES = {
     "learn/explained_variance": "explained variance",
     "learn/value_loss": "value loss",
     "learn/gradient_norm": "gradient norm",
-    "train/steps_per_sec": "steps per second",
+    PACE: "steps per second",
 }
 """What is shown beside the return, by its name in progress.jsonl."""
 _SMOOTH = 20
@@ -285,7 +285,7 @@ def costs(run: Salvaged) -> dict[str, str]:
         "wall time": duration(run.took),
         "environment steps": f"{last.get('steps', 0):,.0f}",
         "games that ended": f"{last.get(GAMES, 0):,.0f}",
-        "steps per second": f"{last.get('train/steps_per_sec', 0):,.0f}",
+        "steps per second": f"{last.get(PACE, 0):,.0f}",
     }
 
 
@@ -342,11 +342,11 @@ def measured(experiments: Sequence[Experiment]) -> str:
 
 
 _ENDS: Mapping[str, str] = {
-    "train/avg_reward_100ep": "return, last 100 games",
+    MEAN: "return, last 100 games",
     EVALUATION: "last evaluation",
     "learn/entropy": "entropy",
     "learn/explained_variance": "explained variance",
-    "train/steps_per_sec": "steps per second",
+    PACE: "steps per second",
 }
 
 

@@ -10,6 +10,8 @@ from orchestry.core.errors import StoreError
 from orchestry.core.files import salvage
 
 PROGRESS = "progress.jsonl"
+MEAN, PACE = "train/avg_reward_100ep", "train/steps_per_sec"
+"""The mean return of the last 100 games, and environment steps per second."""
 Row = dict[str, float]
 """Figures by name; each row has `steps` (so far) and `at` (seconds)."""
 
