@@ -43,11 +43,12 @@ def open_backend(
     package, price or model, and for several processes with a backend other than local.
     """
     here = launched(environ)
-    if config.backend != "local" and here.processes > 1:
+    processes = max(here.processes, config.ranks)
+    if config.backend != "local" and processes > 1:
         raise ConfigError(
-            f"backend {config.backend} takes one process, and {here.processes} were launched: "
-            "start it without `accelerate launch`; search.concurrency says how many calls are under"
-            " way at once"
+            f"backend {config.backend} takes one process, and {processes} were asked for: leave out"
+            " ranks and `accelerate launch`; search.concurrency says how many calls are under way "
+            "at once"
         )
     if here.rank:
         raise ConfigError(

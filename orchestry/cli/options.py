@@ -192,6 +192,15 @@ Task = Annotated[
         autocompletion=task_names,
     ),
 ]
+On = Annotated[
+    str | None,
+    option(
+        RUN,
+        "Where sandbox runs and further processes go: this process, processes of this machine, or "
+        "a Ray cluster. See docs/scale.md.  [local]",
+        metavar="local|processes[:N]|ray[://HOST:PORT]",
+    ),
+]
 Seed = Annotated[int | None, option(RUN, "Same seed, same run.  [0]", metavar="S")]
 Config = Annotated[
     Path | None,
@@ -247,6 +256,7 @@ class RunFlags(TypedDict, total=False):
         str | None,
         option(RUN, "Backend ppo: environment steps, such as 500k or 10M.  [1M]", metavar="N"),
     ]
+    on: On
     cpu: Annotated[bool | None, flag(RUN, "Backend ppo: use no GPU.", "--cpu")]
     seed: Seed
     task_path: TaskPath
@@ -331,6 +341,7 @@ _FLAGS = {
     "budget": "budget.usd",
     "patience": "retry.patience_s",
     "seed": "seed",
+    "on": "executor",
     "allow_unsafe_code": "allow_unsafe_code",
 }
 """Flag to config key."""

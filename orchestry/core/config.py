@@ -23,6 +23,7 @@ from pydantic import (
 
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
+from orchestry.core.executor import ON
 from orchestry.core.files import is_player
 from orchestry.core.learning import LearnConfig
 from orchestry.core.ppo import PpoConfig
@@ -460,6 +461,15 @@ class RunConfig(Frozen):
     trackers: Annotated[TrackersConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = TrackersConfig()
     prices: Mapping[str, PriceConfig] = Field(default_factory=dict)
     """By model: prices that override or add to genai-prices."""
+    executor: Annotated[str, Mark.RESUMABLE, Mark.OPERATIONAL, Mark.ADDRESS] = Field(
+        "local", pattern=ON
+    )
+    """Where sandbox runs and the processes of a launch go: `local` is this process and its sandbox,
+    `processes` other processes of this machine too, `ray` the Ray cluster that this machine belongs
+    to, `ray://HOST:PORT` another one. See docs/scale.md."""
+    ranks: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1, le=1024)
+    """Processes that draw and learn together, with an `executor` other than local.
+    The first is this one."""
     sandbox: Annotated[Limits, Mark.OPERATIONAL] = Limits()
     """What code written by a model may use."""
     allow_unsafe_code: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False

@@ -26,6 +26,7 @@ from orchestry.core.errors import ConfigError, OrchestryError, too_long
 from orchestry.core.types import Tools
 from orchestry.engine.changes import check_changes, ground_of
 from orchestry.engine.curriculum import check
+from orchestry.engine.executors import placed
 from orchestry.engine.games import players_digests, seat_policy
 from orchestry.engine.manifest import fruitless, stop_reason
 from orchestry.engine.plan import Plan
@@ -33,7 +34,6 @@ from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Observer, Session, Silent, Work
 from orchestry.engine.trust import Trust, of_run, remember
 from orchestry.rollout.rollout import task_rater
-from orchestry.sandbox import open_sandbox
 from orchestry.store.checkpoints import DISTILLED, goes_on
 from orchestry.store.journal import Opened, Stopped
 from orchestry.store.recipes import recipe_in
@@ -221,8 +221,7 @@ async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> Orchestr
     """Opens the resources, does the work, and writes a summary whatever stops it; returns the
     failure. `ground` describes what this process runs on, for the journal."""
     start, plan, store = time.monotonic(), work.plan, work.store
-    unsafe = plan.config.allow_unsafe_code
-    async with open_sandbox(plan.config.sandbox, allow_unsafe=unsafe) as sandbox:
+    async with placed(plan.config) as sandbox:
         work.tools = Tools(sandbox)
         rater = task_rater(plan.task, work.tools)
         rate = Verdicts(rater, store.journal, store.events, work.faults)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -18,8 +16,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from orchestry.core.errors import OrchestryError
+from orchestry.core.executor import ONE, Executor, Needs
 from orchestry.core.files import is_run, json_lines
 from orchestry.core.sweep import MeasureConfig
+from orchestry.engine.executors import LOCAL
 from orchestry.store import journal
 from orchestry.store.measurements import last_evaluation
 from orchestry.store.records import Summary
@@ -66,6 +66,10 @@ class Asked:
     """Whether the person passed --trust."""
     raised: bool = False
     """Whether a run that stopped at its budget goes on."""
+    executor: Executor = LOCAL
+    """Where its commands are started."""
+    needs: Needs = ONE
+    """What each takes of its machine."""
 
     @property
     def place(self) -> Path:
@@ -245,34 +249,28 @@ def _check(code: int, asked: Asked) -> None:
 
 def _process(args: Sequence[str], asked: Asked, curve: Curve | None) -> tuple[int, bool]:
     """Runs a command of ours, and stops it in order if its curve says so; its exit code, and
-    whether it was stopped. What it says is kept in the trial's log. It has a session of its own:
-    what interrupts the sweep reaches it through us alone, once each time."""
+    whether it was stopped. What it says is kept in the trial's log."""
     pruned = interrupted = False
-    with (asked.folder / LOG).open("ab") as log:
-        command = [sys.executable, "-m", "orchestry", *args, *(["--trust"] * asked.trust)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            while process.poll() is None:
-                try:
-                    if curve is not None and not pruned and curve.look(asked.place):
-                        pruned = True
-                        process.send_signal(signal.SIGINT)
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(LOOK_S)
-                except KeyboardInterrupt:
-                    interrupted = True
-                    process.send_signal(signal.SIGINT)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
+    job = asked.executor.start(
+        [*args, *(["--trust"] * asked.trust)], asked.folder / LOG, asked.needs
+    )
+    try:
+        while (code := job.poll()) is None:
+            try:
+                if curve is not None and not pruned and curve.look(asked.place):
+                    pruned = True
+                    job.interrupt()
+                job.wait(LOOK_S)
+            except KeyboardInterrupt:
+                interrupted = True
+                job.interrupt()
+    finally:
+        job.close()
     if interrupted:
         return 130, False
     if curve is not None and not pruned:
         curve.look(asked.place)
-    return process.returncode, pruned
+    return code, pruned
 
 
 def _last_line(log: Path) -> str:

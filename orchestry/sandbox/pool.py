@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from orchestry.core.distribution import install
@@ -46,6 +46,23 @@ _FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
 Results = tuple[CallResult, ...]
 
 
+class Server(Protocol):
+    """One that plays runs, one at a time; see worker.Worker."""
+
+    facts: dict[str, Any]
+
+    async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Ended:
+        """One run of one process per job. Raises ConnectionError if the server is gone."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the server and all its children."""
+        ...
+
+
+Start = Callable[[int], Awaitable[Server]]
+
+
 class ForkServers:
     """Runs candidates in forks of warm, confined interpreters, at most one per core at a time.
 
@@ -60,13 +77,20 @@ class ForkServers:
         *,
         allow_unsafe: bool = False,
         workers: int | None = None,
+        start: Start | None = None,
     ) -> None:
+        """`start` starts a server at a level, on whatever machine; None: on this one."""
         self._limits = limits
         self._asked = level
         self._allow_unsafe = allow_unsafe
         self._level = 0
-        self._slots = asyncio.Semaphore(workers or os.cpu_count() or 1)
-        self._idle: list[Worker | WasiWorker] = []
+        self._workers = workers or os.cpu_count() or 1
+        self._slots = asyncio.Semaphore(self._workers)
+        self._start = start or start_server
+        # One machine has two tries: twice in a row it is no accident. A lost machine takes all its
+        # servers along.
+        self._tries = 2 if start is None else 2 + self._workers
+        self._idle: list[Server] = []
         self._redactor = Redactor(os.environ)
         self._memo: OrderedDict[bytes, tuple[Results, int]] = OrderedDict()
         self._remembers = 0
@@ -83,6 +107,9 @@ class ForkServers:
         allowed.
         """
         candidates = self._candidates()
+        if self._start is not start_server:
+            self._level, self.level = await self._probe(candidates)
+            return self
         if candidates not in _FOUND:
             _FOUND[candidates] = await self._probe(candidates)
         self._level, self.level = _FOUND[candidates]
@@ -93,7 +120,7 @@ class ForkServers:
         reasons = []
         for level in candidates:
             try:
-                worker = await _start(level)
+                worker = await self._start(level)
             except Unavailable as error:
                 reasons.append(f"level {level}: {error}")
             else:
@@ -186,8 +213,8 @@ class ForkServers:
         """Runs on the first free server; if it dies, once more on a new one."""
         room = min(_MOST_SAID, run_room(calls, limits))
         async with self._slots:
-            for _ in range(2):
-                worker = self._idle.pop() if self._idle else await _start(self._level)
+            for _ in range(self._tries):
+                worker = self._idle.pop() if self._idle else await self._start(self._level)
                 try:
                     played = await worker.play(jobs, limits.wall_s, room)
                 except ConnectionError:
@@ -204,8 +231,8 @@ class ForkServers:
         if not self.confined:
             return Ended(ENDED, signal.SIGKILL, b"")  # such code can kill its server
         raise SandboxError(
-            "the sandbox's server ended twice during one run: look for a lack of memory "
-            "(`dmesg`), or lower sandbox.memory_mb"
+            f"the sandbox's server ended {self._tries} times during one run: look for a lack of "
+            "memory (`dmesg`), or lower sandbox.memory_mb"
         )
 
     def _candidates(self) -> tuple[int, ...]:
@@ -214,7 +241,8 @@ class ForkServers:
         return tuple(n for n in allowed if self._asked in (None, n))
 
 
-async def _start(level: int) -> Worker | WasiWorker:
+async def start_server(level: int) -> Server:
+    """A server of this machine that is confined and ready; see Worker.start."""
     return await (WasiWorker.start() if level == WASI else Worker.start(level))
 
 

@@ -69,7 +69,7 @@ def test_nonsense_is_refused(size: str) -> None:
 def test_other_backends_take_one_process() -> None:
     config = resolve([], ["backend=api", "provider.name=fake"])
     task = load_task(config.task, config.task_path, config.weights, config.options)
-    with pytest.raises(ConfigError, match="backend api takes one process, and 4 were launched"):
+    with pytest.raises(ConfigError, match="backend api takes one process, and 4 were asked for"):
         open_backend(config, task, SECOND)
 
 
