@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
@@ -21,7 +22,7 @@ from typer.main import get_command
 from orchestry import __version__
 from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
-from orchestry.core.machine import launched
+from orchestry.core.machine import PARENT, end_with_parent, launched
 
 PANELS = {
     "Play and learn": {
@@ -142,6 +143,8 @@ def main(args: list[str] | None = None) -> None:
 def _code(argv: list[str]) -> int:
     """Runs a command; an error becomes one line on stderr and an exit code."""
     try:
+        if parent := os.environ.pop(PARENT, ""):
+            end_with_parent(int(parent))
         if launched().rank:
             return _follow(argv)
         return group.main(args=argv, prog_name="orchestry", standalone_mode=False) or 0

@@ -7,6 +7,7 @@ and commands of ours; API keys are never sent, each machine has its own environm
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -23,8 +24,9 @@ from orchestry import __version__
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, SandboxError, reason
 from orchestry.core.executor import Job, Lost, Needs, environs
+from orchestry.core.machine import PARENT
 from orchestry.core.sandboxed import Limits
-from orchestry.engine.executors import END_S, Launched, launching
+from orchestry.engine.executors import COMMAND, END_S, Launched, launching
 from orchestry.sandbox import ForkServers
 from orchestry.sandbox.pool import Server, start_server
 from orchestry.sandbox.worker import Ended, Unavailable
@@ -32,11 +34,6 @@ from orchestry.sandbox.worker import Ended, Unavailable
 _GLOO, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
 ROOM_S = 120.0
 """How long a process may wait for a free place in the cluster."""
-_DIES_TOO = (
-    "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(1, 2)\n"  # PR_SET_PDEATHSIG, SIGINT: with its actor it ends in order
-    "os.execv(sys.executable, [sys.executable, '-m', 'orchestry', *sys.argv[1:]])"
-)
 
 
 class Cluster:
@@ -69,7 +66,7 @@ class Cluster:
             jobs = [FarJob(self._ray, self._actor(Host, needs)) for _ in range(count - 1)]
             here = self._address()
             hosts = [here, *(job.address() for job in jobs)]
-            own, *others = environs(hosts, here, _free_port(here))
+            own, *others = environs(hosts, here, _free_port())
             for job, environ in zip(jobs, others, strict=True):
                 job.begin(["run"], environ, None)
             return Launched({**own, **interface(here)}, jobs)
@@ -133,12 +130,12 @@ class Host:
 
         if log is not None and not Path(log).parent.is_dir():
             return f"does not see {Path(log).parent}"
-        tied = ["-c", _DIES_TOO] if sys.platform == "linux" else ["-m", "orchestry"]
+        tied = {PARENT: str(os.getpid())}  # a lost machine's processes end, and free their run
         with Path(log or os.devnull).open("ab") as said:
             self._process = subprocess.Popen(
-                [sys.executable, *tied, *args],
+                [*COMMAND, *args],
                 cwd=folder if Path(folder).is_dir() else None,
-                env={**os.environ, **interface(node_address(ray)), **environ},
+                env={**os.environ, **interface(node_address(ray)), **tied, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -301,8 +298,9 @@ def _connected(address: str) -> Any:
         raise ConfigError(f"Ray is not installed: `{install('ray')}`") from None
     if ray.is_initialized():
         return ray
+    logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        ray.init(address or "auto", log_to_driver=False, logging_level="ERROR")
+        ray.init(address or "auto", log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         there = address or "on this machine"
         raise ConfigError(
@@ -341,6 +339,6 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {reason(error)}".splitlines()[0]
 
 
-def _free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as server:
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])

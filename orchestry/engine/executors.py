@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.executor import Executor, Job, Level, Needs, On, environs
-from orchestry.core.machine import launched
+from orchestry.core.machine import PARENT, launched
 from orchestry.core.sandboxed import Limits
 from orchestry.engine.host import free_port
 from orchestry.sandbox import ForkServers, open_sandbox
@@ -113,8 +113,9 @@ class Here:
 
     def _started(self, count: int) -> Launched:
         own, *others = environs(["here"] * count, "127.0.0.1", free_port())
+        tied = {PARENT: str(os.getpid())}
         log = Path(os.devnull)
-        return Launched(own, [Running(["run"], log, environ) for environ in others])
+        return Launched(own, [Running(["run"], log, environ | tied) for environ in others])
 
     def sandbox(self, limits: Limits, *, allow_unsafe: bool = False) -> ForkServers:
         """See Executor."""
