@@ -79,7 +79,9 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
 
 
 def end_with_parent(parent: int, look_s: float = 1.0) -> None:
-    """From now on this process is interrupted, as by Ctrl-C, when `parent` has ended."""
+    """From now on this process is interrupted, as by Ctrl-C, when `parent` has ended. It hears
+    interrupts although its parent may have blocked them, as Ray's workers do."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def watch() -> None:
         while os.getppid() == parent:

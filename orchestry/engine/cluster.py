@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,7 @@ from orchestry.sandbox.pool import Server, start_server
 from orchestry.sandbox.worker import Ended, Unavailable
 
 _GLOO, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
+_STARTED = Path("/tmp/ray/ray_current_cluster")  # noqa: S108 - as Ray itself does
 ROOM_S = 120.0
 """How long a process may wait for a free place in the cluster."""
 
@@ -77,9 +79,7 @@ class Cluster:
     def sandbox(self, limits: Limits, *, allow_unsafe: bool = False) -> ForkServers:
         """See Executor. Its servers are actors, one per free CPU of the cluster; the number of runs
         under way is theirs, and answers are read, compared and remembered here."""
-        free = int(self._ray.available_resources().get("CPU", 0))
-        if not free:
-            raise ConfigError("the Ray cluster has no free CPU for the sandbox: add a machine")
+        free = self._free()
 
         async def started(level: int) -> Server:
             actor = self._actor(Servers, Needs())
@@ -88,6 +88,19 @@ class Cluster:
             return server
 
         return ForkServers(limits, allow_unsafe=allow_unsafe, workers=free, start=started)
+
+    def _free(self) -> int:
+        """The cluster's free CPUs; waits for one, since an ended actor's is free a little later.
+        Raises ConfigError if there is none."""
+        end = time.monotonic() + ROOM_S
+        while not (free := int(self._ray.available_resources().get("CPU", 0))):
+            if time.monotonic() > end:
+                raise ConfigError(
+                    f"the Ray cluster had no free CPU for the sandbox within {ROOM_S:.0f} s: add a "
+                    "machine, or see `ray status`"
+                )
+            time.sleep(0.2)
+        return free
 
     def _address(self) -> str:
         """This machine's address, as the cluster reaches it."""
@@ -300,14 +313,30 @@ def _connected(address: str) -> Any:
         return ray
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
+        _check_answers(address or os.environ.get("RAY_ADDRESS") or _left_by_start())
         ray.init(address or "auto", log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        there = address or "on this machine"
+    except (OSError, RuntimeError, ValueError) as error:
+        there = f"at {address}" if address else "on this machine"
         raise ConfigError(
             f"there is no Ray cluster {there} ({reason(error)}): `ray start --head` begins one, "
             "and `ray start --address HOST:6379` on another machine joins it"
         ) from None
     return ray
+
+
+def _left_by_start() -> str:
+    """The address that `ray start` left for this machine's programs; '' if it did not."""
+    try:
+        return _STARTED.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError if nobody listens there: Ray would try for minutes."""
+    there = urlsplit(address if "//" in address else f"//{address}")
+    if there.hostname and there.port:
+        socket.create_connection((there.hostname, there.port), ROOM_S / 12).close()
 
 
 def node_address(ray: Any) -> str:

@@ -103,7 +103,7 @@ class Here:
     @contextmanager
     def launch(self, count: int, needs: Needs) -> Iterator[None]:
         """See Executor."""
-        if self._on.kind == "local" and count > 1:
+        if self._on.kind == "local" and count > 1 == launched().processes:
             raise ConfigError(
                 f"ranks={count} are several processes, and executor=local starts none: give "
                 "--on processes or --on ray, or start with `accelerate launch`"

@@ -30,8 +30,6 @@ Trust = bool | Callable[[str], bool]
 """Whether other people's places are used: yes, no, or a function that asks the user this
 question."""
 _ADDRESS = "provider.base_url"
-HERE = ("local", "processes", "ray")
-"""Executors that are this machine, or a cluster that it belongs to."""
 VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
 VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 
@@ -213,7 +211,9 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
         code = str(Path(path).resolve())
         yield Place("code", code, f"task_path {path} (its code would be imported)")
     for key, url in leaves(raw):
-        if url and url not in HERE and Mark.ADDRESS in marks(RunConfig, key):
+        if key == "executor" and "//" not in str(url):  # this machine, or the cluster it is part of
+            continue
+        if url and Mark.ADDRESS in marks(RunConfig, key):
             shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
             yield Place("server", _origin(str(url)), shown)
     for own in ((raw.get("recipe") or {}).get("stages") or {}).values():
