@@ -278,9 +278,12 @@ class FarServer:
         self.facts: dict[str, Any] = {}
 
     async def begin(self, level: int) -> None:
-        """Starts it. Raises Unavailable if its machine can't have one at this level."""
+        """Starts it. Raises Unavailable if its machine can't have one at this level, and
+        ConnectionError if that machine is lost."""
         try:
             self.facts, why = await self._actor.begin.remote(level)
+        except self._ray.exceptions.ActorDiedError as error:
+            raise ConnectionError(_short(error)) from None
         except self._ray.exceptions.RayError as error:
             raise SandboxError(f"the Ray cluster has no sandbox ({_short(error)})") from None
         if why:
