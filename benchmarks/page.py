@@ -25,6 +25,7 @@ SECTIONS = {
     "first": "The first run, beside a busy core",
     "attached": "From a program with agents to a learned team",
     "watched": "Watching a run",
+    "executors": "A sandbox on two machines",
     "search": "Beam against best-of-n at equal calls",
     "judge": "The judge, planted with noise and bias",
     "prompt_cache": "k samples on a server with a prompt cache",

@@ -24,7 +24,7 @@ from orchestry.store.run import load_run
 from tests.backends.letters import TASK, settings, write_task
 from tests.backends.local.tiny import tiny_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.slow
 PROGRAM = """
 def work(n):
     total = 0
@@ -45,13 +45,19 @@ class Machines:
         self._cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
         )
-        self.second: Any = self._cluster.add_node(num_cpus=1)
-        self._cluster.wait_for_nodes()
         self.address = str(self._cluster.address)
+        self._second: Any = None
+
+    def join(self) -> None:
+        """The second machine is there."""
+        if self._second is None:
+            self._second = self._cluster.add_node(num_cpus=1)
+        self._cluster.wait_for_nodes()
 
     def lose(self) -> None:
         """All processes of the second machine end at once (SIGKILL)."""
-        self._cluster.remove_node(self.second, allow_graceful=False)
+        self._cluster.remove_node(self._second, allow_graceful=False)
+        self._second = None
 
     def close(self) -> None:
         import ray
@@ -60,13 +66,19 @@ class Machines:
         self._cluster.shutdown()
 
 
-@pytest.fixture
-def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Machines]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     found = Machines()
-    monkeypatch.setenv("RAY_ADDRESS", found.address)
     yield found
     found.close()
+
+
+@pytest.fixture
+def machines(cluster: Machines, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    cluster.join()
+    return cluster
 
 
 async def scored(sandbox: Level, mark: str, lost: Machines | None = None) -> list[Any]:
@@ -160,6 +172,7 @@ def test_two_machines_learn_as_one_process(machines: Machines, tmp_path: Path) -
 
 
 def test_no_cluster_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConfigError, match="there is no Ray cluster on this machine"):
         open_executor("ray")
