@@ -53,6 +53,6 @@ def open_backend(
         raise ConfigError(
             f"process {here.rank} of a launch follows process 0 and runs nothing of its own: start "
             "`accelerate launch -m orchestry run`, or call "
-            "orchestry.backends.local.distributed.follow() in it"
+            "orchestry.backends.launch.follow() in it"
         )
     return backend_of(config)(config, task, environ, need_key, folder)
