@@ -175,11 +175,22 @@ class Processes:
     def add_up(self, parameters: Sequence[Parameter]) -> None:
         """Sums each gradient over all processes; the result is bit-identical in all."""
         flat = torch.cat([_gradient(parameter).flatten().cpu() for parameter in parameters])
-        with self._linked():
-            dist.all_reduce(flat, group=self._parts)
+        self.sum_up(flat)
         parts = torch.split(flat, [parameter.numel() for parameter in parameters])
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter).to(parameter)
+
+    def sum_up(self, part: torch.Tensor) -> None:
+        """Sums a tensor on the CPU over all processes, in place; bit-identical in all."""
+        with self._linked():
+            dist.all_reduce(part, group=self._parts)
+
+    def gathered(self, part: torch.Tensor) -> list[torch.Tensor]:
+        """Every process's tensor by rank; all have one shape and lie on the CPU."""
+        found = [torch.empty_like(part) for _ in range(self.count)]
+        with self._linked():
+            dist.all_gather(found, part, group=self._parts)
+        return found
 
     @contextmanager
     def _linked(self) -> Iterator[None]:
