@@ -56,6 +56,7 @@ SECTIONS = {
     "bucket_speed": "Bucket Brigade: steps per second",
     "bucket_scale": "Bucket Brigade: growth with games, agents and threads",
     "bucket_gpu": "Bucket Brigade: PPO on a GPU beside a CPU",
+    "ppo_processes": "Bucket Brigade: PPO in several processes",
     "bucket_ppo": "Bucket Brigade: what PPO earns",
     "bucket_models": "Bucket Brigade: what language models earn",
     "bucket_questions": "Bucket Brigade: four questions of its authors",

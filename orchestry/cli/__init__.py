@@ -59,7 +59,7 @@ COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.item
 _MODULES = {"resume": "run", "runs": "listing", "watch": "live"}
 """Modules whose name differs from the command's."""
 _LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
-"""Commands that may run in several processes: see orchestry/backends/local/distributed.py."""
+"""Commands that may run in several processes: see orchestry/backends/launch.py."""
 _ALONE = {"--dry-run", "--help", "-h", "list"}
 """With one of these options, the commands load no weights."""
 
@@ -174,7 +174,7 @@ def _follow(argv: list[str]) -> int:
     """Runs any process of a launch except the first; only the first reads, writes and prints."""
     if argv[:1] and argv[0] in _LAUNCHED and not _ALONE.intersection(argv):
         with suppress(ImportError):  # the first process says what is not installed
-            from orchestry.backends.local.distributed import follow
+            from orchestry.backends.launch import follow
 
             follow()
     return 0

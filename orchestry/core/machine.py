@@ -91,6 +91,15 @@ def end_with_parent(parent: int, look_s: float = 1.0) -> None:
     Thread(target=watch, daemon=True).start()
 
 
+def check_first(here: Launch) -> None:
+    """Raises ConfigError in any process of a launch except the first."""
+    if here.rank:
+        raise ConfigError(
+            f"process {here.rank} of a launch follows process 0 and runs nothing of its own: start "
+            "`accelerate launch -m orchestry run`, or call orchestry.backends.launch.follow() in it"
+        )
+
+
 def _number(environ: Mapping[str, str], name: str, least: int) -> int:
     text = environ.get(name, str(least))
     if not text.isdecimal() or int(text) < least:
