@@ -15,7 +15,7 @@ from orchestry.core.resolve import Mark, leaves
 from orchestry.core.types import Frozen
 
 _GAME = ("task", "task_path", "options", "seed", "agents.ROLE.plays")
-READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers")
+READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers", "executor", "ranks")
 """The config keys and sections that backend ppo reads."""
 MEASURES = (*_GAME, "ppo.threads", "ppo.device")
 """Those that decide how its policies are evaluated."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,6 +163,12 @@ def open_executor(text: str) -> Executor:
     from orchestry.engine.cluster import Cluster
 
     return Cluster(on.address)
+
+
+def launch_of(config: RunConfig) -> AbstractContextManager[None]:
+    """Within the block, the other processes of a run's launch are there. Raises ConfigError as
+    `open_executor` and `Executor.launch` do."""
+    return open_executor(config.executor).launch(config.ranks, needs_of(config))
 
 
 @asynccontextmanager

@@ -41,7 +41,9 @@ def check_launch(settings: PpoConfig) -> None:
 def check_alone(what: str) -> None:
     """Raises ConfigError if several processes were launched."""
     if launched().processes > 1:
-        raise ConfigError(f"{what} takes one process: start it without a launcher")
+        raise ConfigError(
+            f"{what} takes one process: start it without a launcher, and with ranks=1"
+        )
 
 
 def check_count(events: Sequence[Event]) -> None:
@@ -58,8 +60,11 @@ def check_count(events: Sequence[Event]) -> None:
 
 def _started(processes: int) -> str:
     if processes == 1:
-        return "start without a launcher"
-    return f"start with `torchrun --nproc-per-node {processes} -m orchestry resume RUN`"
+        return "resume with --set ranks=1, without a launcher"
+    return (
+        f"resume with --set ranks={processes}, or with `torchrun --nproc-per-node {processes} -m "
+        "orchestry resume RUN`"
+    )
 
 
 def digests_of(found: Arena) -> dict[str, str]:

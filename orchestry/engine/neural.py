@@ -29,6 +29,7 @@ from orchestry.core.ppo import PpoConfig, check_settings
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import changed, grounded, worded
+from orchestry.engine.executors import launch_of
 from orchestry.engine.games import (
     NEEDS,
     checkpoint_of,
@@ -70,14 +71,16 @@ _NOTE_S = 10.0
 def begin(config: RunConfig, folder: Path, watch: Observer) -> Run:
     """Plays a new run into a folder; see `engine.run.train`."""
     check_settings(config)
-    check_launch(config.ppo)
-    return _played(arena(config, watch.note), folder, watch, accept=False)
+    with launch_of(config):
+        check_launch(config.ppo)
+        return _played(arena(config, watch.note), folder, watch, accept=False)
 
 
 def go_on(config: RunConfig, folder: Path, watch: Observer, accept: bool) -> Run:
     """Continues a run from its last checkpoint."""
-    check_launch(config.ppo)
-    return _played(arena(config, watch.note), existing(folder), watch, accept)
+    with launch_of(config):
+        check_launch(config.ppo)
+        return _played(arena(config, watch.note), existing(folder), watch, accept)
 
 
 def measure(
