@@ -22,6 +22,7 @@ from typer.main import get_command
 from orchestry import __version__
 from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
+from orchestry.core.errors import ConfigError
 from orchestry.core.machine import PARENT, end_with_parent, launched
 
 PANELS = {
@@ -60,6 +61,8 @@ _MODULES = {"resume": "run", "runs": "listing", "watch": "live"}
 """Modules whose name differs from the command's."""
 _LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
 """Commands that may run in several processes: see orchestry/backends/launch.py."""
+_SINGLE = ("sweep", "tournament")
+"""Commands that load weights, but in one process."""
 _ALONE = {"--dry-run", "--help", "-h", "list"}
 """With one of these options, the commands load no weights."""
 
@@ -145,8 +148,11 @@ def _code(argv: list[str]) -> int:
     try:
         if parent := os.environ.pop(PARENT, ""):
             end_with_parent(int(parent))
-        if launched().rank:
+        here = launched()
+        if here.rank:
             return _follow(argv)
+        if here.processes > 1 and argv[:1] and argv[0] in _SINGLE:
+            raise ConfigError(f"{argv[0]} takes one process: start it without a launcher")
         return group.main(args=argv, prog_name="orchestry", standalone_mode=False) or 0
     except typer.TyperException as error:
         typer.echo(fitted(_misused(error), stderr=True), err=True)
