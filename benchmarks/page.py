@@ -48,6 +48,7 @@ SECTIONS = {
     "variants_task": "Variants of the local learner on a code task",
     "local_learning": "A team of 135M models that learns on a CPU",
     "local_learning_gpu": "The same team on a GPU",
+    "swept": "Settings that a sweep found, beside the shipped ones",
     "cooperation": "Two 135M agents that learn to work together",
     "repair": "Tools: a 135M team that is taught to repair",
     "joint": "Prompts and weights learned together",
