@@ -29,6 +29,7 @@ SECTIONS = {
     "executors": "A sandbox on two machines",
     "search": "Beam against best-of-n at equal calls",
     "judge": "The judge, planted with noise and bias",
+    "turns": "The embedded model at many turns",
     "prompt_cache": "k samples on a server with a prompt cache",
     "acceptance": "Which prompt changes are accepted",
     "in_search": "Prompt changes that the search tries",

@@ -8,7 +8,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +19,7 @@ from orchestry.cli.groups import App
 from orchestry.cli.options import Config, Json, config_from
 from orchestry.cli.screen import console
 from orchestry.core.distribution import NAME, install, namesakes
-from orchestry.core.errors import OrchestryError
+from orchestry.core.errors import OrchestryError, reason
 from orchestry.core.secrets import bare_address
 
 if TYPE_CHECKING:
@@ -96,9 +96,14 @@ def _namesakes() -> Iterator[_Check]:
 
 def _package(package: str, extra: str) -> _Check:
     try:
-        return _Check(package, "ok", metadata.version(package))
+        version = metadata.version(package)
+        import_module(package)
     except metadata.PackageNotFoundError:
         return _Check(package, "absent", "not installed", install(extra))
+    except ImportError as error:  # often a library of the system that it needs, such as libgomp1
+        fix = "install the library that is named, from your system's packages"
+        return _Check(package, "bad", f"{version} can't be imported: {reason(error)}", fix)
+    return _Check(package, "ok", version)
 
 
 def _key(name: str) -> _Check:

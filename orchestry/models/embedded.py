@@ -30,6 +30,9 @@ SLOTS = 8
 turn."""
 CONTEXT = 4096
 """Tokens of a request, including its answer."""
+PROMPTS_MIB = 512
+"""Keys and values of earlier prompts, for the next one that begins alike: an agent's rules and
+examples are read once, and not at each of its turns. Of the default model that is 22,000 tokens."""
 _GREET_S = 30.0
 _PATIENCE_S = 1800.0
 """A minimum time limit: on a busy machine this model is slow, not broken."""
@@ -153,7 +156,7 @@ def _load(cancelled: threading.Event, key: str, own: Gguf | None) -> Any:
     params.api_keys = [key]
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT
-    params.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
+    params.cache_ram_mib = PROMPTS_MIB
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(cores(), _MOST_THREADS)
     try:
         server = xllamacpp.Server(params)

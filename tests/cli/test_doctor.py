@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,18 @@ def test_a_strangers_package_of_our_name_is_broken_and_an_old_one_of_ours_is_not
     assert "orchestry 1.0.1 at" in check["found"]
     assert "another project's (Runs containers.)" in check["found"]
     assert check["fix"].startswith("pip uninstall orchestry orchestry-marl, then install")
+
+
+def test_a_package_that_lacks_a_library_of_the_system_is_broken(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "libgomp.so.1: cannot open shared object file"
+    (tmp_path / "xllamacpp.py").write_text(f"raise ImportError({said!r})\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)
+    installed(tmp_path, "xllamacpp-1.0", "Name: xllamacpp", "Version: 1.0")
+    result = cli("doctor", "--json")
+    (check,) = (c for c in json.loads(result.out)["checks"] if c["mark"] == "bad")
+    assert result.code == 1
+    assert check["name"] == "xllamacpp"
+    assert check["found"] == f"1.0 can't be imported: {said}"
