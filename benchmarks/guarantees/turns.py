@@ -2,7 +2,7 @@
 
     python -m benchmarks.guarantees.turns [--write]
 
-Three games of Bucket Brigade of eight nights at once, four agents each, whose prompts have three
+Three games of Bucket Brigade at once, four agents each, eight nights long, whose prompts have three
 examples: with `PROMPTS_MIB` of models/embedded.py, which keeps what earlier prompts came to, and
 with 0, which keeps only what the slots hold. Each run is a process of its own on one core.
 """
@@ -35,7 +35,7 @@ SCENARIO, NIGHTS, GAMES = "default", 8, 3
 def play(folder: Path, kept_mib: int) -> None:
     """One run, in this process."""
     embedded.PROMPTS_MIB = kept_mib
-    options = {"scenario": SCENARIO, "rules": {"min_nights": NIGHTS}, "max_nights": NIGHTS}
+    options = {"scenario": SCENARIO, "rules": {"min_nights": NIGHTS}, "max_nights": NIGHTS + 1}
     config = {
         "task": "bucket_brigade",
         "options": options,

@@ -17,6 +17,7 @@ from orchestry.cli.options import (
     BUDGET,
     EVALUATION,
     Json,
+    On,
     Patience,
     RunFolder,
     ShowBest,
@@ -103,6 +104,7 @@ def _command(
     ] = None,
     compare: Compare = True,
     task_path: TaskPath = None,
+    on: On = None,
     trust: Trusted = False,
     budget: Annotated[
         float | None, option(BUDGET, "Hard cap of this evaluation.", metavar="USD")
@@ -129,7 +131,13 @@ def _command(
 
     if (learned := load_run(run)).neural:
         other = {"--split": split != "test", "--no-compare": not compare, "--show-best": show_best}
-        given = {"update": update, "samples": samples, "budget": budget, "patience": patience}
+        given = {
+            "update": update,
+            "samples": samples,
+            "budget": budget,
+            "patience": patience,
+            "on": on,
+        }
         other |= {f"--{name}": value is not None for name, value in given.items()}
         changes = _changes(run, [name for name in other if other[name]], sets, task_path)
         many = GAMES if episodes is None else episodes
@@ -139,7 +147,7 @@ def _command(
     began = None
     how = How(split=split, samples=samples, episodes=episodes, patience_s=patience)
     how["update"], how["trust"] = which_update(update), trusting(trust)
-    how["task_path"] = task_path or ()
+    how["task_path"], how["executor"] = task_path or (), on or "local"
     with watching(verbose=verbose) as observer:
         how["observer"] = observer
         if compare:

@@ -23,7 +23,7 @@ from pydantic import (
 
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
-from orchestry.core.executor import ON
+from orchestry.core.executor import ExecutorName
 from orchestry.core.files import is_player
 from orchestry.core.learning import LearnConfig
 from orchestry.core.ppo import PpoConfig
@@ -461,9 +461,7 @@ class RunConfig(Frozen):
     trackers: Annotated[TrackersConfig, Mark.RESUMABLE, Mark.OPERATIONAL] = TrackersConfig()
     prices: Mapping[str, PriceConfig] = Field(default_factory=dict)
     """By model: prices that override or add to genai-prices."""
-    executor: Annotated[str, Mark.RESUMABLE, Mark.OPERATIONAL, Mark.ADDRESS] = Field(
-        "local", pattern=ON
-    )
+    executor: Annotated[ExecutorName, Mark.RESUMABLE, Mark.OPERATIONAL, Mark.ADDRESS] = "local"
     """Where sandbox runs and the processes of a launch go: `local` is this process and its sandbox,
     `processes` other processes of this machine too, `ray` the Ray cluster that this machine belongs
     to, `ray://HOST:PORT` another one. See docs/scale.md."""

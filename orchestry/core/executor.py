@@ -6,22 +6,34 @@ processes of a launch. Journal and ledger keep one writer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Annotated, Protocol, Self
+
+from pydantic import AfterValidator
 
 from orchestry.core.errors import OrchestryError
 from orchestry.core.machine import cores
 from orchestry.core.sandboxed import Limits, Sandbox
 
-ON = r"^(local|processes(:[1-9]\d{0,3})?|ray(://[^/@\s]+:\d+)?)$"
-"""The values of the config key `executor`."""
+_ON = re.compile(r"local|processes(:[1-9]\d{0,3})?|ray(://[^/\s]+:\d{1,5})?")
 
 
 class Lost(OrchestryError):
     """The machine or process that held a job is gone; the job can be started again."""
+
+
+def _known(text: str) -> str:
+    if not _ON.fullmatch(text):
+        raise ValueError("give local, processes, processes:N, ray or ray://HOST:PORT")
+    return text
+
+
+ExecutorName = Annotated[str, AfterValidator(_known)]
+"""A value of the config key `executor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,7 @@ class On:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """`text` matches ON."""
+        """From an ExecutorName."""
         kind, _, rest = text.partition(":")
         if kind == "ray":
             return cls(kind, text if rest else "")

@@ -45,6 +45,7 @@ def evaluate(
     *,
     seed: int | None = None,
     task_path: Sequence[Path] = (),
+    executor: str = "local",
     trust: Trust = False,
 ) -> Run:
     """Plays each problem of a held-out split once, as the run would; results are stored in the run.
@@ -55,8 +56,9 @@ def evaluate(
     independent trajectories per problem instead of the search. `episodes`: only the first problems,
     in the run's order. `patience_s`: seconds to wait for a server that is away; None keeps the
     run's. `seed`: of problems and samples; None: the run's. `task_path`: the task's folder, if it
-    moved. Problems and seeds are the same for all teams. Raises ConfigError for an unknown update,
-    and if the run names other people's code or servers that are not trusted.
+    moved. `executor`: where programs are scored; the run's own may not be there any more. Problems
+    and seeds are the same for all teams. Raises ConfigError for an unknown update, and if the run
+    names other people's code or servers that are not trusted.
     """
     source, watch = _source(run), observer or Silent()
     note = watch.note
@@ -71,7 +73,7 @@ def evaluate(
     number = (learned.update if learned else 0) if chosen_update(source, None) else None
     stage = Measurement(split=split, update=number, samples=samples)
     folder = source.folder / EVALUATIONS / stage.name
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"executor": executor, "ranks": 1}
     if patience_s is not None:
         changes["retry"] = {"patience_s": patience_s}
     if seed is not None:
@@ -99,6 +101,7 @@ class How(TypedDict, total=False):
     episodes: int | None
     patience_s: float | None
     task_path: Sequence[Path]
+    executor: str
     trust: Trust
 
 
