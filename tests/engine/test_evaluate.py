@@ -260,3 +260,12 @@ def test_a_baseline_and_an_evaluation_are_checked_once(tmp_path: Path) -> None:
     before = len(made.read_text())
     evaluate(run)
     assert len(made.read_text()) == before + 1
+
+
+def test_an_evaluation_needs_no_cluster_of_its_run(tmp_path: Path) -> None:
+    run = orchestry.train(config("episodes=1"), tmp_path / "run")
+    path = run.folder / "config.yaml"
+    path.write_text(path.read_text().replace("executor: local", "executor: ray://127.0.0.1:1"))
+    found = evaluate(run.folder, "test", episodes=1)
+    assert found.config["executor"] == "local"
+    assert found.summary.stopped == "done"
