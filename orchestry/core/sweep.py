@@ -72,8 +72,12 @@ STORAGE = "ORCHESTRY_STORAGE"
 
 def _bare(url: str) -> str:
     """Raises ConfigError, which does not show the address, for one that may hold a password."""
-    user = url.partition("://")[2].rpartition("@")[0]
-    if ":" in user or "?" in url:
+    _, found, rest = url.partition("://")
+    if not found:
+        raise ConfigError(
+            "config key 'storage' is no URL: give one such as postgresql+psycopg://HOST/DATABASE"
+        )
+    if ":" in rest.rpartition("@")[0] or "?" in url:
         raise ConfigError(
             "config key 'storage' has a password or a query, which would be written to disk: leave "
             "them out, and give the password in PGPASSWORD or ~/.pgpass, or export the whole "
@@ -90,7 +94,7 @@ class MeasureConfig(Frozen):
     samples: int | None = Field(None, ge=1, le=64)
     """Independent trajectories per problem; None: the run's own search."""
     episodes: int | None = Field(None, ge=1)
-    """The first so many problems; None: all."""
+    """The first so many problems; None: all. Of backend ppo: new games; None: 1,000."""
 
 
 class ConfirmConfig(Frozen):
@@ -141,11 +145,11 @@ class SweepConfig(Frozen):
         for key in self.keys:
             if why := _refused(key):
                 raise ConfigError(f"config key 'keys.{key}': {why}")
-        if self.run.get("backend") == "ppo":
+        if self.run.get("backend") == "ppo" and (self.confirm.seeds or self.measure.samples):
             raise ConfigError(
-                "config key 'run.backend' is ppo: sweeps take backends api and local, since ppo "
-                "has no budget and evaluates games, not problems: write a loop over "
-                "`orchestry run --backend ppo`"
+                "config keys 'confirm.seeds' and 'measure.samples' are of problems, and backend "
+                "ppo plays games: leave them out; `orchestry run --config best.yaml --seed S` and "
+                "`orchestry compare` play the best anew"
             )
         if self.run.get("recipe"):
             raise ConfigError(

@@ -115,21 +115,28 @@ class Slices:
         with self._alone() as connection:
             self._update(connection, key, nano=spent, state=state)
 
-    def renew(self, owner: str, known: Mapping[str, tuple[int, State]]) -> None:
-        """Brings a folder's slices up to its journals, and drops those that no run belongs to.
+    def renew(
+        self, owner: str, known: Mapping[str, tuple[int, State]], cap: int | None = None
+    ) -> None:
+        """Brings a folder's slices up to its journals, and drops those that no run belongs to. If
+        the cap is lower than it was, the folder's open slices give back what is too much.
 
-        `known`: by key, what was spent so far, and the state."""
+        `known`: by key, what was spent so far, and the state. None of them is played now."""
         with self._alone() as connection:
-            for row in self._rows(connection):
-                if row.owner != owner or row.key == CONFIRM:
-                    continue
+            rows = self._rows(connection)
+            own = [row for row in rows if row.owner == owner and row.key != CONFIRM]
+            for row in own:
                 if row.key not in known:
-                    where = self._at(row.key)
-                    connection.execute(self._table.delete().where(where))
-                    continue
-                spent, state = known[row.key]
-                still = max(row.nano, spent) if state == "open" else spent
-                self._update(connection, row.key, nano=still, state=state)
+                    connection.execute(self._table.delete().where(self._at(row.key)))
+            now = {row.key: _now(row, *known[row.key]) for row in own if row.key in known}
+            others = sum(row.nano for row in rows if row not in own)
+            excess = 0 if cap is None else others + sum(now.values()) - cap
+            loose = sum(amount - known[key][0] for key, amount in now.items())
+            for key, amount in now.items():
+                spent, state = known[key]
+                if excess > 0 and loose:
+                    amount = spent + (amount - spent) * max(0, loose - excess) // loose
+                self._update(connection, key, nano=amount, state=state)
 
     def drop(self, key: str) -> None:
         """Gives back a slice of which nothing was spent."""
@@ -204,6 +211,11 @@ def _table() -> Table:
         Column("state", String(10), nullable=False),
         Column("note", Text, nullable=False),
     )
+
+
+def _now(row: Slice, spent: int, state: State) -> int:
+    """What a slice holds, given what was spent so far."""
+    return max(row.nano, spent) if state == "open" else spent
 
 
 def _amount(

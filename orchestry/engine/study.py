@@ -27,7 +27,7 @@ from orchestry.core.seeds import derive
 from orchestry.core.sweep import STORAGE, Choices, Named, Range, SweepConfig
 from orchestry.engine.slices import CONFIRM, Slices, State
 from orchestry.engine.trials import spent_in
-from orchestry.store.summary import nano
+from orchestry.store.summary import NANO, nano
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -193,7 +193,7 @@ class Study:
         for row in self.slices.all():
             if row.owner == self.owner and row.key.startswith(f"{CONFIRM}/"):
                 known[row.key] = nano(spent_in(self._folder / row.key)), row.state
-        self.slices.renew(self.owner, known)
+        self.slices.renew(self.owner, known, cap_of(self._config))
 
     def importance(self) -> dict[str, float]:
         """How much each key matters for reaching the best tenth of trials (PED-ANOVA, Watanabe et
@@ -206,6 +206,11 @@ class Study:
 def folder_of(number: int) -> str:
     """A trial's folder, in that of the sweep."""
     return f"trial-{number:04d}"
+
+
+def cap_of(config: SweepConfig) -> int | None:
+    """The cap in whole nano-dollars, never more than it is."""
+    return None if config.budget_usd is None else int(round(config.budget_usd * NANO, 3))
 
 
 def own_file(config: SweepConfig) -> bool:

@@ -24,11 +24,12 @@ from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.executor import Executor
 from orchestry.core.files import write_atomic
+from orchestry.core.ppo import check_settings
 from orchestry.core.resolve import by_role, put_key
 from orchestry.core.sweep import Choices, MeasureConfig, SweepConfig
 from orchestry.engine.executors import needs_of, open_executor
 from orchestry.engine.slices import CONFIRM, TRIAL, Slice, Spent
-from orchestry.engine.study import Played, Study, Tried, classes, folder_of, in_words
+from orchestry.engine.study import Played, Study, Tried, cap_of, classes, folder_of, in_words
 from orchestry.engine.trials import (
     Asked,
     Curve,
@@ -219,12 +220,12 @@ class Sweep:
         self, key: str, share: Callable[[Sequence[Slice]], Fraction | None], spent: float = 0.0
     ) -> int | None:
         """Raises Stop."""
-        cap = self.config.budget_usd
-        own = None if cap is None else int(round(cap * NANO, 3))
+        cap = cap_of(self.config)
         try:
-            return self.study.slices.reserve(key, self.study.owner, share, own, nano(spent))
+            return self.study.slices.reserve(key, self.study.owner, share, cap, nano(spent))
         except Spent:
-            told = f"the sweep's cap of ${cap:g} is spent or reserved: raise budget_usd"
+            usd = self.config.budget_usd
+            told = f"the sweep's cap of ${usd:g} is spent or reserved: raise budget_usd"
             raise Stop("budget", told) from None
 
     def _try(
@@ -293,6 +294,7 @@ class Sweep:
             trust=self._trust,
             executor=self.executor,
             needs=needs_of(config),
+            games=config.backend == "ppo",
             interrupts=self._interrupts,
             note=self.note,
         )
@@ -378,7 +380,10 @@ def raw_config(config: SweepConfig, settings: Mapping[str, Any]) -> dict[str, An
 
 def trial_config(config: SweepConfig, settings: Mapping[str, Any]) -> RunConfig:
     """The same, checked. Raises ConfigError."""
-    return validate(raw_config(config, settings))
+    found = validate(raw_config(config, settings))
+    if found.backend == "ppo":
+        check_settings(found)
+    return found
 
 
 def corners(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:

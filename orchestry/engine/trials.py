@@ -16,13 +16,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from orchestry.core.errors import OrchestryError
+from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.executor import ONE, Executor, Lost, Needs
 from orchestry.core.files import is_run, json_lines
 from orchestry.core.sweep import MeasureConfig
 from orchestry.engine.executors import LOCAL
+from orchestry.engine.games import last_checkpoint
 from orchestry.store import journal
+from orchestry.store.games import kept
 from orchestry.store.measurements import last_evaluation
+from orchestry.store.progress import MEAN, PROGRESS, progress
 from orchestry.store.records import Summary
 from orchestry.store.run import Run, is_held
 from orchestry.store.summary import NANO, ending, replay
@@ -77,6 +80,7 @@ class Interrupts:
         self._before = dict[signal.Signals, Any]()
 
     def __enter__(self) -> Self:
+        self.count = 0
         self._before = {number: signal.getsignal(number) for number in self._ours}
         for number in self._ours:
             signal.signal(number, self._hear)
@@ -120,6 +124,8 @@ class Asked:
     """Where its commands are started."""
     needs: Needs = ONE
     """What each takes of its machine."""
+    games: bool = False
+    """Whether it is one of backend ppo: it has no budget, and is evaluated in new games."""
     interrupts: Interrupts = field(default_factory=Interrupts, compare=False)
     """Signals that its commands are told of."""
     note: Note = lambda text: None
@@ -132,7 +138,7 @@ class Asked:
     def capped(self, usd: float | None) -> list[str]:
         """The option for a cap in dollars, below the run's own."""
         caps = [cap for cap in (usd, self.most) if cap is not None]
-        return [] if usd is None else ["--budget", str(min(caps))]
+        return [] if usd is None or self.games else ["--budget", str(min(caps))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,9 @@ class Curve:
 
 def curve_of(place: Path) -> list[tuple[int, float]]:
     """A run's curve so far: after so many episodes the mean reward of the last fifth of them (at
-    least five)."""
+    least five); of backend ppo, after so many steps the mean return of the last 100 games."""
+    if (place / PROGRESS).exists():
+        return [(int(row["steps"]), row[MEAN]) for row in progress(place) if MEAN in row]
     path = place / "metrics.jsonl"
     lines = json_lines(path.read_bytes()) if path.exists() else ()
     rewards = [json.loads(line)["mean_leaf_reward"] for _, line in lines]
@@ -260,6 +268,8 @@ def play_run(asked: Asked, how: MeasureConfig, split: str, curve: Curve | None) 
     if it failed."""
     if _kept(asked, lambda: _train(asked, curve)):
         return Value(None)
+    if asked.games:
+        return Value(_kept(asked, lambda: _played(asked, how.episodes)))
     summary = Run(asked.place).summary
     if summary.episodes <= summary.failed_episodes:
         raise OrchestryError(f"{asked.place} has no finished episode, so it has no value{_SMALL}")
@@ -333,6 +343,34 @@ def _judged(asked: Asked, how: MeasureConfig, split: str) -> Summary:
     return Run(found).summary
 
 
+def _played(asked: Asked, games: int | None) -> float:
+    """The learned team's mean return in new games, of backend ppo. An evaluation of the same
+    checkpoint counts if it is there."""
+
+    from orchestry.engine.neural import LEARNED
+
+    def found() -> float | None:
+        run = Run(asked.place)
+        last, own = last_checkpoint(run.events), run.config.get("options") or {}
+        fits = [
+            one.teams[LEARNED].returns.mean
+            for one in kept(asked.place)[0]
+            if last is not None
+            and one.checkpoint == last.state["digest"]
+            and (one.options, one.changes) == (own, {})
+            and games in (None, one.games)
+        ]
+        return fits[-1] if fits else None
+
+    if found() is None:
+        args = ["evaluate", str(asked.place)]
+        args += [] if games is None else ["--episodes", str(games)]
+        _check(_process(args, asked, None)[0], asked)
+    if (value := found()) is None:
+        raise OrchestryError(f"{asked.place} has no evaluation: see {asked.folder / LOG}")
+    return value
+
+
 def _value(asked: Asked, found: Summary) -> float:
     """What an evaluation measured. Raises OrchestryError for no number."""
     value = found.reward
@@ -359,9 +397,11 @@ def _process(args: Sequence[str], asked: Asked, curve: Curve | None) -> tuple[in
     pruned, told, heard = False, 0, asked.interrupts
     if heard.count:
         raise interrupted()
-    job = asked.executor.start(
-        [*args, *(["--trust"] * asked.trust)], asked.folder / LOG, asked.needs
-    )
+    args = [*args, *(["--trust"] * asked.trust)]
+    try:
+        job = asked.executor.start(args, asked.folder / LOG, asked.needs)
+    except ConfigError as error:  # no room, or another version there: it is not the trial's fault
+        raise Stop("failed", str(error)) from None
     try:
         while (code := job.poll()) is None:
             while told < heard.count:

@@ -28,6 +28,7 @@ from orchestry.report.stats import crossed
 from orchestry.report.sweep import Confirmed, confirmed, sentences, write_report
 from orchestry.report.sweep import read_sweep as read_found
 from orchestry.store import journal
+from orchestry.store.games import kept
 from orchestry.store.journal import Counted
 from orchestry.store.run import Run, is_written
 
@@ -117,7 +118,8 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
         ({"keys": {"allow_unsafe_code": [True, False]}}, "allow_unsafe_code'"),
         ({"keys": {"provider.base_url": ["http://a", "http://b"]}}, "an address"),
         ({"keys": {"agents.x.provider.base_url": ["http://a", "http://b"]}}, "an address"),
-        ({"run": {**RUN, "backend": "ppo"}}, "sweeps take backends api and local"),
+        ({"run": {"backend": "ppo"}, "confirm": {"seeds": 1}}, r"confirm\.seeds'.*plays games"),
+        ({"run": {"backend": "ppo"}, "measure": {"samples": 2}}, r"measure\.samples'"),
         ({"run": {**RUN, "recipe": {"steps": ["search"]}}}, r"run\.recipe'"),
         ({"confirm": {"seeds": 1, "split": "dev"}}, r"confirm\.split' is dev, .*measure\.split"),
         (
@@ -129,7 +131,9 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
             r"confirm\.split' is dev, .*run\.split",
         ),
         ({"storage": "postgresql://me:secret@host/db"}, "has a password.*PGPASSWORD"),
+        ({"storage": "postgresql://me:a/b@host/db"}, "has a password"),
         ({"storage": "postgresql://host/db?password=secret"}, "has a password"),
+        ({"storage": "postgresql:me:secret@host"}, "is no URL"),
         ({"executor": "cluster"}, "'executor' is 'cluster'"),
         ({"keys": {}}, "'keys'"),
         ({"measure": {"split": "test"}}, "'measure.split'"),
@@ -217,7 +221,9 @@ def begun(sweep: Sweep) -> tuple[str, Any, dict[str, Any], int]:
     return nonempty(sweep._next([]))
 
 
-def nonempty(found: tuple[str, Any, dict[str, Any], int] | None) -> Any:
+def nonempty(
+    found: tuple[str, Any, dict[str, Any], int] | None,
+) -> tuple[str, Any, dict[str, Any], int]:
     assert found is not None
     return found
 
@@ -302,7 +308,7 @@ def test_what_trials_may_spend_never_exceeds_the_cap(tmp_path: Path) -> None:
         assert 0 <= spent_in(sweep.folder) <= 2.0
     assert sweep._next([]) is None
     sweep.config = sweep.config.model_copy(update={"trials": 7, "budget_usd": 0.1})
-    with pytest.raises(Stop, match="the sweep's cap of \\$0.1 is spent"):
+    with pytest.raises(Stop, match=r"the sweep's cap of \$0\.1 is spent"):
         begun(sweep)
 
 
@@ -602,3 +608,38 @@ def test_weights_are_swept(tmp_path: Path) -> None:
         assert played.config["learn"]["learning_rate"] == pytest.approx(rate)
         (evaluation,) = (played.folder / "evaluations").iterdir()
         assert trial["value"] == Run(evaluation).summary.mean_trajectory_reward
+
+
+def test_keys_that_ppo_does_not_read_are_refused(tmp_path: Path) -> None:
+    run = {"backend": "ppo", "task": "bucket_brigade"}
+    file = sweep_file(tmp_path / "s.yaml", run=run, keys={"learn.learning_rate": [0.1, 0.2]})
+    with pytest.raises(ConfigError, match=r"keys\.learn\.learning_rate'.*does not read"):
+        Sweep(read_sweep(file), tmp_path / "sweep", print)
+
+
+@pytest.mark.slow
+def test_policies_are_swept(tmp_path: Path) -> None:
+    """Small networks that learn a game; their value is the return in new games."""
+    pytest.importorskip("torch")
+    pytest.importorskip("numba")
+    ppo = {"games": 16, "horizon": 8, "minibatch": 256, "steps": 1500, "device": "cpu"}
+    run = {"backend": "ppo", "task": "bucket_brigade", "ppo": ppo}
+    keys = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+    more = {"trials": 2, "seeds": 2, "measure": {"episodes": 50}, "budget_usd": 0.0}
+    file = sweep_file(tmp_path / "s.yaml", run=run, keys=keys, **more)
+    found = play(file)
+    assert (found["stopped"], found["trials"], found["usd"]) == ("done", 2, 0.0)
+    for trial in read_found(tmp_path / "sweep").trials:
+        assert trial["state"] == "complete"
+        values = []
+        for own in trial["runs"]:
+            place = tmp_path / "sweep" / own["folder"]
+            rate = trial["settings"]["ppo.learning_rate"]
+            assert Run(place).config["ppo"]["learning_rate"] == pytest.approx(rate)
+            (evaluation,), _ = kept(place)
+            assert evaluation.games == 50
+            values.append(evaluation.teams["learned"].returns.mean)
+        assert trial["value"] == pytest.approx(sum(values) / 2)
+        assert trial["curve"][-1][0] == 1536
+    assert play(file)["best"] == found["best"]
+    assert len(kept(place)[0]) == 1
