@@ -58,16 +58,13 @@ def _command(
     from orchestry.cli.show import EXIT_CODES
     from orchestry.core.sweep import read_sweep
     from orchestry.engine.sweep import Sweep
-    from orchestry.report.sweep import read_sweep as read_found
-    from orchestry.report.sweep import sentences, write_report
 
-    errors = console(stderr=True)
     given = {"trials": trials, "budget_usd": budget, "executor": on}
     config = read_sweep(file, {key: value for key, value in given.items() if value is not None})
     _check(config, file, trust, budget)
     _check_servers(config, file, trust, on)
     place = folder or Path("sweeps") / file.stem
-    note = partial(say, errors)
+    note = partial(say, console(stderr=True))
     reason = Sweep(config, place, note, trust=trust, confirmed=True).play()
     options = {
         "--config": file,
@@ -78,18 +75,25 @@ def _command(
     }
     typed = [(name, str(value)) for name, value in options.items() if value is not None]
     command = shlex.join(["orchestry", "sweep", *chain.from_iterable(typed)])
-    found = read_found(place)
+    _report(place, command, reason, as_json)
+    return EXIT_CODES[reason]
+
+
+def _report(place: Path, command: str, reason: str, as_json: bool) -> None:
+    """Writes the report, and shows what came out."""
+    from orchestry.report.sweep import read_sweep, sentences, write_report
+
+    found = read_sweep(place)
     paths = write_report(found, command)
     if as_json:
         best = found.whole[0] if found.whole else None
         plain = {"folder": str(place), "stopped": reason, "trials": len(found.trials), "best": best}
         typer.echo(json.dumps({**plain, "usd": found.usd, "says": sentences(found)}))
-    else:
-        for sentence in sentences(found):
-            typer.echo(sentence)
-        for path in paths:
-            typer.echo(str(path))
-    return EXIT_CODES[reason]
+        return
+    for sentence in sentences(found):
+        typer.echo(sentence)
+    for path in paths:
+        typer.echo(str(path))
 
 
 def _check(config: SweepConfig, file: Path, trust: bool, budget: float | None) -> None:

@@ -278,6 +278,30 @@ def test_two_machines_share_a_sweep_in_postgresql(tmp_path: Path, postgres: str)
     two_machines(tmp_path, postgres)
 
 
+@pytest.mark.slow
+def test_a_machine_that_was_killed_goes_on_with_its_own_trial(tmp_path: Path) -> None:
+    """The other one plays the rest, leaves that trial alone, and confirms nothing yet."""
+    storage = f"sqlite:///{tmp_path / 'shared.db'}"
+    more = {"trials": 3, "run": SLOW, "keys": {"search.k_samples": [1, 2]}, "budget_usd": 0.9}
+    confirm = {"seeds": 1}
+    file = sweep_file(tmp_path / "s.yaml", storage=storage, study="s", confirm=confirm, **more)
+    a, b = (tmp_path / name for name in "ab")
+    killed = subprocess.Popen([*command(file), "--dir", str(a)], stdout=subprocess.DEVNULL)
+    await_answers(a / "trial-0000" / "seed-0", 1)
+    killed.kill()
+    killed.wait()
+    found = play(file, "--dir", str(b))
+    assert (found["stopped"], found["trials"]) == ("done", 2)
+    assert any("Trial 0 has not ended: " in said for said in found["says"])
+    assert not (b / "confirm").exists()
+    found = play(file, "--dir", str(a))
+    assert (found["stopped"], found["trials"]) == ("done", 3)
+    assert "With 1 seed that no trial had" in found["says"][-1]
+    assert spent_in(a) + spent_in(b) <= 0.9
+    assert found["usd"] == pytest.approx(spent_in(a) + spent_in(b))
+    assert any("confirms the best" in said for said in play(file, "--dir", str(b))["says"])
+
+
 def test_a_cap_that_is_reserved_stops_a_machine(tmp_path: Path) -> None:
     """The last trial of one has all that is left, and another one's failed."""
     more = shared(tmp_path, trials=2, budget_usd=1.0)
