@@ -1,14 +1,16 @@
 # Orchestry in a container; docs/docker.md says how to build and run it.
-# EXTRAS: extras of pyproject.toml. WEIGHTS=no leaves the embedded model's weights out;
-# `--build-context weights=FOLDER` takes them from a folder instead of fetching them.
+# EXTRAS: extras of pyproject.toml; PACKAGES: further packages. WEIGHTS=no leaves the embedded
+# model's weights out; `--build-context weights=FOLDER` takes them from a folder instead of
+# fetching them.
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS build
 ARG EXTRAS=embedded
+ARG PACKAGES=
 WORKDIR /src
 COPY . .
 RUN python3 -m venv /opt/orchestry \
-    && /opt/orchestry/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]"
+    && /opt/orchestry/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]" ${PACKAGES}
 
 FROM build AS fetch
 ARG WEIGHTS=yes

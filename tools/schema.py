@@ -39,6 +39,7 @@ BRIEF: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("BehaviorsConfig", "share"): AUTO,
     ("LearnConfig", "group_size"): AUTO,
     ("LearnConfig", "targets"): TEXT,
+    ("LearnConfig", "vllm_url"): TEXT,
     ("RecipeConfig", "steps"): TEXT,
     ("TrackersConfig", "wandb"): {"const": False},
 }

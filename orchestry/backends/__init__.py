@@ -13,7 +13,7 @@ from orchestry.backends.local.backend import LocalBackend
 from orchestry.backends.teams import TrainedBackend, plays_trained
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
-from orchestry.core.machine import launched
+from orchestry.core.machine import check_first, launched
 from orchestry.store.run import NO_TEXTS
 from orchestry.task.base import BaseTask
 
@@ -50,10 +50,5 @@ def open_backend(
             " ranks and `accelerate launch`; search.concurrency says how many calls are under way "
             "at once"
         )
-    if here.rank:
-        raise ConfigError(
-            f"process {here.rank} of a launch follows process 0 and runs nothing of its own: start "
-            "`accelerate launch -m orchestry run`, or call "
-            "orchestry.backends.local.distributed.follow() in it"
-        )
+    check_first(here)
     return backend_of(config)(config, task, environ, need_key, folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
@@ -21,7 +22,8 @@ from typer.main import get_command
 from orchestry import __version__
 from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
-from orchestry.core.machine import launched
+from orchestry.core.errors import ConfigError
+from orchestry.core.machine import PARENT, end_with_parent, launched
 
 PANELS = {
     "Play and learn": {
@@ -58,7 +60,9 @@ COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.item
 _MODULES = {"resume": "run", "runs": "listing", "watch": "live"}
 """Modules whose name differs from the command's."""
 _LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
-"""Commands that may run in several processes: see orchestry/backends/local/distributed.py."""
+"""Commands that may run in several processes: see orchestry/backends/launch.py."""
+_SINGLE = ("sweep", "tournament")
+"""Commands that load weights, but in one process."""
 _ALONE = {"--dry-run", "--help", "-h", "list"}
 """With one of these options, the commands load no weights."""
 
@@ -142,8 +146,13 @@ def main(args: list[str] | None = None) -> None:
 def _code(argv: list[str]) -> int:
     """Runs a command; an error becomes one line on stderr and an exit code."""
     try:
-        if launched().rank:
+        if parent := os.environ.pop(PARENT, ""):
+            end_with_parent(int(parent))
+        here = launched()
+        if here.rank:
             return _follow(argv)
+        if here.processes > 1 and argv[:1] and argv[0] in _SINGLE:
+            raise ConfigError(f"{argv[0]} takes one process: start it without a launcher")
         return group.main(args=argv, prog_name="orchestry", standalone_mode=False) or 0
     except typer.TyperException as error:
         typer.echo(fitted(_misused(error), stderr=True), err=True)
@@ -171,7 +180,7 @@ def _follow(argv: list[str]) -> int:
     """Runs any process of a launch except the first; only the first reads, writes and prints."""
     if argv[:1] and argv[0] in _LAUNCHED and not _ALONE.intersection(argv):
         with suppress(ImportError):  # the first process says what is not installed
-            from orchestry.backends.local.distributed import follow
+            from orchestry.backends.launch import follow
 
             follow()
     return 0

@@ -6,7 +6,7 @@ processes of a launch. Journal and ledger keep one writer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +114,10 @@ class On:
         return cls(kind, count=int(rest) if rest else cores() if kind == "processes" else 1)
 
 
-def environs(hosts: Sequence[str], address: str, port: int) -> list[Mapping[str, str]]:
+def environs(hosts: Sequence[str], address: str, port: int) -> list[dict[str, str]]:
     """The environment of each process of a launch, by the machine on which it runs; process 0 is
     reached at `address`."""
-    found = list[Mapping[str, str]]()
+    found = list[dict[str, str]]()
     for rank, host in enumerate(hosts):
         place = {
             "RANK": rank,

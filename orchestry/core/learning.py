@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from orchestry.core.resolve import Mark, unless_auto
+from orchestry.core.resolve import Mark, listed, unless_auto
 from orchestry.core.types import Frozen
 
 _REPLAYED: dict[str, tuple[object, ...]] = {
@@ -32,6 +32,9 @@ _ADAPTIVE = {
 
 _LORA_ALONE = (*("rank", "alpha", "rslora", "targets", "dropout", "kl", "quantize", "vllm_url"),)
 """The settings that `method: full` leaves at their defaults."""
+
+
+_Url = Annotated[str, Field(pattern=r"^https?://[^/@,\s]+(/v1)?/?$")]
 
 
 class LearnConfig(Frozen):
@@ -128,11 +131,11 @@ class LearnConfig(Frozen):
     """Number format of the base model. `auto`: float32 on a CPU, bfloat16 on a GPU."""
     quantize: Annotated[Literal["nf4", "int8"] | None, Mark.MEASURED] = None
     """Quantization of the base model by bitsandbytes (extra `quantize`)."""
-    vllm_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = Field(
-        None, pattern=r"^https?://[^/@\s]+(/v1)?/?$"
-    )
-    """A running vLLM server that draws the answers, such as http://127.0.0.1:8000; learning stays
-    here. None: this process draws them."""
+    vllm_url: Annotated[
+        tuple[_Url, ...] | None, BeforeValidator(listed), Mark.RESUMABLE, Mark.ADDRESS
+    ] = Field(None, min_length=1)
+    """A running vLLM server that draws the answers, such as http://127.0.0.1:8000, or a list of
+    several that share the work; learning stays here. None: this process draws them."""
     threads: Annotated[int | None, Mark.OPERATIONAL] = Field(None, ge=1)
     """CPU threads for the arithmetic, for all processes of a launch together. None: all cores that
     the process may use. A resume keeps the number, since results depend on it in the last bits."""
@@ -156,8 +159,14 @@ class LearnConfig(Frozen):
     @classmethod
     def _names_in_one_text(cls, given: Any) -> Any:
         """`--set learn.targets=qkv_proj,o_proj`."""
-        one = isinstance(given, str) and given != "all-linear"
-        return [name.strip() for name in given.split(",")] if one else given
+        return given if given == "all-linear" else listed(given)
+
+    @field_validator("vllm_url")
+    @classmethod
+    def _each_server_once(cls, urls: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if urls and len({url.rstrip("/").removesuffix("/v1") for url in urls}) < len(urls):
+            raise ValueError("name each server once")
+        return urls
 
     @model_validator(mode="after")
     def _replays_are_compared_at_the_end(self) -> Self:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from orchestry.core.errors import ConfigError
 
@@ -45,6 +48,10 @@ def lacks_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:
     return bool(flags) and not {"avx512_bf16", "amx_bf16"} & {*flags}
 
 
+PARENT = "ORCHESTRY_PARENT"
+"""Environment variable: the id of the process with which this one is to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """This process's place in a launch; by default it is the only one."""
@@ -69,6 +76,28 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
         local_processes=_number(environ, "LOCAL_WORLD_SIZE", 1),
         local_rank=_number(environ, "LOCAL_RANK", 0),
     )
+
+
+def end_with_parent(parent: int, look_s: float = 1.0) -> None:
+    """From now on this process is interrupted, as by Ctrl-C, when `parent` has ended. It hears
+    interrupts although its parent may have blocked them, as Ray's workers do."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(look_s)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def check_first(here: Launch) -> None:
+    """Raises ConfigError in any process of a launch except the first."""
+    if here.rank:
+        raise ConfigError(
+            f"process {here.rank} of a launch follows process 0 and runs nothing of its own: start "
+            "`accelerate launch -m orchestry run`, or call orchestry.backends.launch.follow() in it"
+        )
 
 
 def _number(environ: Mapping[str, str], name: str, least: int) -> int:

@@ -15,7 +15,7 @@ from orchestry.core.resolve import Mark, leaves
 from orchestry.core.types import Frozen
 
 _GAME = ("task", "task_path", "options", "seed", "agents.ROLE.plays")
-READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers")
+READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers", "executor", "ranks")
 """The config keys and sections that backend ppo reads."""
 MEASURES = (*_GAME, "ppo.threads", "ppo.device")
 """Those that decide how its policies are evaluated."""
@@ -76,7 +76,7 @@ class PpoConfig(Frozen):
     steps: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1)
     """Environment steps of the run: in each, all agents act once. Written 10M, 500k, or out."""
     games: int = Field(256, ge=1, le=65_536)
-    """Games that are played at once."""
+    """Games that are played at once, by all processes of a launch together."""
     horizon: int = Field(64, ge=1, le=65_536)
     """Steps of every game per batch: a batch has games x horizon steps."""
     passes: int = Field(2, ge=1, le=64)
@@ -121,7 +121,7 @@ class PpoConfig(Frozen):
     device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
     """Where networks are computed; `auto`: a GPU if there is one. Games are played on the CPU."""
     threads: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1)
-    """Of the processor. At this size more than one rarely helps."""
+    """Of the processor, in each process. At this size more than one rarely helps."""
     checkpoint_every: Annotated[Count, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1_000_000, ge=1)
     """Steps between two checkpoints; the last step always has one."""
     keep: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(2, ge=1)

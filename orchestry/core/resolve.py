@@ -131,6 +131,15 @@ def unless_auto(raw: Any) -> Any:
     return None if raw == "auto" else raw
 
 
+def listed(given: Any) -> Any:
+    """The parts of a text between commas, which is how `--set` gives a list; else what was given.
+
+    >>> listed("qkv_proj, o_proj")
+    ['qkv_proj', 'o_proj']
+    """
+    return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+
+
 class Mark(Enum):
     """A property of a config key or section, written `Annotated[..., Mark.X]`."""
 

@@ -51,8 +51,11 @@ class Arena:
         """So many games; `path` tells their seed from others'."""
         return _vectors(self.task).vectors(count, derive(self.config.seed, *path))
 
-    def others(self, count: int, itself: Itself, *path: object) -> tuple[Player, ...]:
-        """Who plays the seats that don't learn, in so many games."""
+    def others(
+        self, count: int, itself: Itself, *path: object, first: int = 0
+    ) -> tuple[Player, ...]:
+        """Who plays the seats that don't learn, in so many games. `first`: games before these, in
+        other processes; all together have every combination of players."""
         import numpy as np
 
         by_names: dict[tuple[str, ...], list[int]] = {}
@@ -61,7 +64,7 @@ class Arena:
                 by_names.setdefault(self.config.agents[role].plays, []).append(seat)
         found = list[Player]()
         for names, seats in by_names.items():
-            for own, games, name in _shared_out(names, seats, np.arange(count)):
+            for own, games, name in _shared_out(names, seats, np.arange(first, first + count)):
                 # its last name: where its run lies may change
                 seed = derive(self.config.seed, *path, Path(name).name, *own)
                 script = (
@@ -69,7 +72,7 @@ class Arena:
                     if name == SELF
                     else self.player(name, own, len(games), seed)
                 )
-                found.append(Player(script, own, games))
+                found.append(Player(script, own, games - first))
         return tuple(found)
 
     def player(self, name: str, seats: tuple[int, ...], games: int, seed: int) -> Script:

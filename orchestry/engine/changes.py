@@ -113,6 +113,11 @@ def changed(events: Iterable[Event], now: Mapping[str, str]) -> list[str]:
     for event in events:
         if isinstance(event, Opened) and event.digests:
             before = event.digests
+    return differing(before, now)
+
+
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """See `changed`: of two processes' digests."""
     names = {name for name in before.keys() & now.keys() if before[name] != now[name]}
     for whole in names & {"config", "task"}:
         parts = {n for n in before.keys() | now.keys() if n.startswith((f"{whole}.", f"{whole}/"))}

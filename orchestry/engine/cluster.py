@@ -7,12 +7,14 @@ and commands of ours; API keys are never sent, each machine has its own environm
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,20 +25,17 @@ from orchestry import __version__
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, SandboxError, reason
 from orchestry.core.executor import Job, Lost, Needs, environs
+from orchestry.core.machine import PARENT
 from orchestry.core.sandboxed import Limits
-from orchestry.engine.executors import END_S, Launched, launching
+from orchestry.engine.executors import COMMAND, END_S, Launched, launching
 from orchestry.sandbox import ForkServers
 from orchestry.sandbox.pool import Server, start_server
 from orchestry.sandbox.worker import Ended, Unavailable
 
 _GLOO, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
+_STARTED = Path("/tmp/ray/ray_current_cluster")  # noqa: S108 - as Ray itself does
 ROOM_S = 120.0
 """How long a process may wait for a free place in the cluster."""
-_DIES_TOO = (
-    "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(1, 2)\n"  # PR_SET_PDEATHSIG, SIGINT: with its actor it ends in order
-    "os.execv(sys.executable, [sys.executable, '-m', 'orchestry', *sys.argv[1:]])"
-)
 
 
 class Cluster:
@@ -69,7 +68,7 @@ class Cluster:
             jobs = [FarJob(self._ray, self._actor(Host, needs)) for _ in range(count - 1)]
             here = self._address()
             hosts = [here, *(job.address() for job in jobs)]
-            own, *others = environs(hosts, here, _free_port(here))
+            own, *others = environs(hosts, here, _free_port())
             for job, environ in zip(jobs, others, strict=True):
                 job.begin(["run"], environ, None)
             return Launched({**own, **interface(here)}, jobs)
@@ -80,9 +79,7 @@ class Cluster:
     def sandbox(self, limits: Limits, *, allow_unsafe: bool = False) -> ForkServers:
         """See Executor. Its servers are actors, one per free CPU of the cluster; the number of runs
         under way is theirs, and answers are read, compared and remembered here."""
-        free = int(self._ray.available_resources().get("CPU", 0))
-        if not free:
-            raise ConfigError("the Ray cluster has no free CPU for the sandbox: add a machine")
+        free = self._free()
 
         async def started(level: int) -> Server:
             actor = self._actor(Servers, Needs())
@@ -91,6 +88,19 @@ class Cluster:
             return server
 
         return ForkServers(limits, allow_unsafe=allow_unsafe, workers=free, start=started)
+
+    def _free(self) -> int:
+        """The cluster's free CPUs; waits for one, since an ended actor's is free a little later.
+        Raises ConfigError if there is none."""
+        end = time.monotonic() + ROOM_S
+        while not (free := int(self._ray.available_resources().get("CPU", 0))):
+            if time.monotonic() > end:
+                raise ConfigError(
+                    f"the Ray cluster had no free CPU for the sandbox within {ROOM_S:.0f} s: add a "
+                    "machine, or see `ray status`"
+                )
+            time.sleep(0.2)
+        return free
 
     def _address(self) -> str:
         """This machine's address, as the cluster reaches it."""
@@ -133,12 +143,12 @@ class Host:
 
         if log is not None and not Path(log).parent.is_dir():
             return f"does not see {Path(log).parent}"
-        tied = ["-c", _DIES_TOO] if sys.platform == "linux" else ["-m", "orchestry"]
+        tied = {PARENT: str(os.getpid())}  # a lost machine's processes end, and free their run
         with Path(log or os.devnull).open("ab") as said:
             self._process = subprocess.Popen(
-                [sys.executable, *tied, *args],
+                [*COMMAND, *args],
                 cwd=folder if Path(folder).is_dir() else None,
-                env={**os.environ, **interface(node_address(ray)), **environ},
+                env={**os.environ, **interface(node_address(ray)), **tied, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -268,9 +278,12 @@ class FarServer:
         self.facts: dict[str, Any] = {}
 
     async def begin(self, level: int) -> None:
-        """Starts it. Raises Unavailable if its machine can't have one at this level."""
+        """Starts it. Raises Unavailable if its machine can't have one at this level, and
+        ConnectionError if that machine is lost."""
         try:
             self.facts, why = await self._actor.begin.remote(level)
+        except self._ray.exceptions.ActorDiedError as error:
+            raise ConnectionError(_short(error)) from None
         except self._ray.exceptions.RayError as error:
             raise SandboxError(f"the Ray cluster has no sandbox ({_short(error)})") from None
         if why:
@@ -301,15 +314,32 @@ def _connected(address: str) -> Any:
         raise ConfigError(f"Ray is not installed: `{install('ray')}`") from None
     if ray.is_initialized():
         return ray
+    logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        ray.init(address or "auto", log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        there = address or "on this machine"
+        _check_answers(address or os.environ.get("RAY_ADDRESS") or _left_by_start())
+        ray.init(address or "auto", log_to_driver=False, configure_logging=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        there = f"at {address}" if address else "on this machine"
         raise ConfigError(
             f"there is no Ray cluster {there} ({reason(error)}): `ray start --head` begins one, "
             "and `ray start --address HOST:6379` on another machine joins it"
         ) from None
     return ray
+
+
+def _left_by_start() -> str:
+    """The address that `ray start` left for this machine's programs; '' if it did not."""
+    try:
+        return _STARTED.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError if nobody listens there: Ray would try for minutes."""
+    there = urlsplit(address if "//" in address else f"//{address}")
+    if there.hostname and there.port:
+        socket.create_connection((there.hostname, there.port), ROOM_S / 12).close()
 
 
 def node_address(ray: Any) -> str:
@@ -341,6 +371,6 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {reason(error)}".splitlines()[0]
 
 
-def _free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as server:
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])

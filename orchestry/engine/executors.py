@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.executor import Executor, Job, Level, Needs, On, environs
-from orchestry.core.machine import launched
+from orchestry.core.machine import PARENT, launched
 from orchestry.core.sandboxed import Limits
 from orchestry.engine.host import free_port
 from orchestry.sandbox import ForkServers, open_sandbox
@@ -103,7 +103,7 @@ class Here:
     @contextmanager
     def launch(self, count: int, needs: Needs) -> Iterator[None]:
         """See Executor."""
-        if self._on.kind == "local" and count > 1:
+        if self._on.kind == "local" and count > 1 == launched().processes:
             raise ConfigError(
                 f"ranks={count} are several processes, and executor=local starts none: give "
                 "--on processes or --on ray, or start with `accelerate launch`"
@@ -113,8 +113,9 @@ class Here:
 
     def _started(self, count: int) -> Launched:
         own, *others = environs(["here"] * count, "127.0.0.1", free_port())
+        tied = {PARENT: str(os.getpid())}
         log = Path(os.devnull)
-        return Launched(own, [Running(["run"], log, environ) for environ in others])
+        return Launched(own, [Running(["run"], log, environ | tied) for environ in others])
 
     def sandbox(self, limits: Limits, *, allow_unsafe: bool = False) -> ForkServers:
         """See Executor."""
@@ -162,6 +163,12 @@ def open_executor(text: str) -> Executor:
     from orchestry.engine.cluster import Cluster
 
     return Cluster(on.address)
+
+
+def launch_of(config: RunConfig) -> AbstractContextManager[None]:
+    """Within the block, the other processes of a run's launch are there. Raises ConfigError as
+    `open_executor` and `Executor.launch` do."""
+    return open_executor(config.executor).launch(config.ranks, needs_of(config))
 
 
 @asynccontextmanager

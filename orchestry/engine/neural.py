@@ -24,10 +24,12 @@ from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, LearnError
+from orchestry.core.machine import launched
 from orchestry.core.ppo import PpoConfig, check_settings
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
-from orchestry.engine.changes import changed, config_digests, grounded, worded
+from orchestry.engine.changes import changed, grounded, worded
+from orchestry.engine.executors import launch_of
 from orchestry.engine.games import (
     NEEDS,
     checkpoint_of,
@@ -37,6 +39,14 @@ from orchestry.engine.games import (
     policy_from,
     policy_of,
 )
+from orchestry.engine.learners import (
+    PROCESSES,
+    check_alone,
+    check_count,
+    check_launch,
+    digests_of,
+    load_learner,
+)
 from orchestry.engine.manifest import ground, record_ground
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
@@ -45,7 +55,7 @@ from orchestry.store.progress import MEAN, PACE, PROGRESS, Row, progress
 from orchestry.store.run import Run, Store, existing, load_run
 from orchestry.store.summary import books, summarise_journal
 from orchestry.store.trackers import Tracker, TrackerRow, show_rows
-from orchestry.task.setup import option_digests, task_digests
+from orchestry.task.setup import option_digests
 from orchestry.task.vector import Player, Script
 
 if TYPE_CHECKING:
@@ -61,12 +71,16 @@ _NOTE_S = 10.0
 def begin(config: RunConfig, folder: Path, watch: Observer) -> Run:
     """Plays a new run into a folder; see `engine.run.train`."""
     check_settings(config)
-    return _played(arena(config, watch.note), folder, watch, accept=False)
+    with launch_of(config):
+        check_launch(config.ppo)
+        return _played(arena(config, watch.note), folder, watch, accept=False)
 
 
 def go_on(config: RunConfig, folder: Path, watch: Observer, accept: bool) -> Run:
     """Continues a run from its last checkpoint."""
-    return _played(arena(config, watch.note), existing(folder), watch, accept)
+    with launch_of(config):
+        check_launch(config.ppo)
+        return _played(arena(config, watch.note), existing(folder), watch, accept)
 
 
 def measure(
@@ -86,6 +100,7 @@ def measure(
     `changes` are nested like the config, such as another scenario in `options`. Raises ConfigError
     as `arena`, and where games have another shape than those that were learned in.
     """
+    check_alone("a measurement of policies")
     if taken := sorted({LEARNED, LIKELIEST, UNTRAINED} & {*scripts}):
         raise ConfigError(f"{', '.join(taken)}: always shown, so not to be named beside the team")
     found = arena(of_run(run.folder, changes, trust, note), note)
@@ -165,11 +180,11 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
 
     config, start = found.config, time.monotonic()
     with Store(folder, shortened=accept) as store, _threads(torch, config.ppo.threads):
-        digests = {**config_digests(config), **task_digests(found.task), **players_digests(config)}
-        digests |= option_digests(found.task, config.options)
-        changes = grounded(digests, store, accept)
+        check_count(store.events)
+        changes = grounded(digests_of(found), store, accept)
         store.write("config.yaml", config.to_yaml())
-        record_ground(store, {**ground(NEEDS), "device": str(device_of(config.ppo.device))})
+        here = {"device": str(device_of(config.ppo.device)), **_several()}
+        record_ground(store, {**ground(NEEDS), **here})
         work = _Work(found, store, watch.note)
         shape = "x".join(map(str, config.ppo.hidden))
         store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **changes))
@@ -190,6 +205,12 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
         store.write("summary.json", told.model_copy(update=own).model_dump_json(indent=2) + "\n")
     if work.reason == "interrupted":
         watch.note(f"interrupted: `orchestry resume {folder}` continues it")
+
+
+def _several() -> dict[str, int]:
+    """How many processes learn, where it is not one."""
+    count = launched().processes
+    return {PROCESSES: count} if count > 1 else {}
 
 
 @contextmanager
@@ -238,7 +259,7 @@ class _Work:
 
     async def play(self) -> None:
         """Plays what is missing of the run's steps."""
-        learner = self._learner()
+        learner = self._begun()
         whole, saved, told = self.settings.steps, learner.steps, time.monotonic()
         while learner.steps < whole and self.reason == "done":
             before = learner.steps
@@ -263,21 +284,13 @@ class _Work:
             await asyncio.sleep(0)  # signals are heeded here
         if saved < learner.steps:  # a signal came between
             self._checkpoint(learner)
+        learner.close()
 
-    def _learner(self) -> Learner:
+    def _begun(self) -> Learner:
         """From the last checkpoint, or anew."""
         from orchestry.backends.ppo.checkpoint import read
-        from orchestry.backends.ppo.learner import Learner, Seats
 
-        found, settings = self.arena, self.settings
-        others = found.others(settings.games, partial(_pool, settings), "others")
-        learner = Learner(
-            found.games(settings.games, "games"),
-            settings,
-            Seats(found.learning, others),
-            found.config.seed,
-            str(device_of(settings.device)),
-        )
+        learner = load_learner(self.arena, self.note)
         if (last := last_checkpoint(self.store.events)) is not None:
             if not learner.restore(read(checkpoint_of(self.store.folder, last))):
                 self.note(
@@ -328,6 +341,7 @@ class _Work:
             "digest": file_digest(path),
             "steps": learner.steps,
             "recent": list(self._recent),
+            **_several(),
         }
         event = Learned(update=number, state=state, at=time.time())
         self.store.learned(event)
@@ -338,7 +352,7 @@ class _Work:
     def _evaluated(self, learner: Learner) -> float:
         """The team's mean return as it is, in games of its own; learning does not depend on it."""
         found, count = self.arena, self.settings.evaluate_games
-        state = {**learner.state(), "roles": found.learners}
+        state = {"team": learner.team.state(), "roles": found.learners}
         path = ("evaluation", learner.steps)
         games = found.games(count, *path)
 
@@ -357,12 +371,6 @@ class _Work:
         rows = [row for row in progress(self.store.folder) if row["steps"] <= steps]
         self.store.write(PROGRESS, "".join(f"{json.dumps(row)}\n" for row in rows))
         return rows
-
-
-def _pool(settings: PpoConfig, seats: tuple[int, ...], games: int, seed: int) -> Script:
-    from orchestry.backends.ppo.pool import Pool
-
-    return Pool(settings, games, seed)
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

@@ -102,6 +102,11 @@ class Study:
                 "another --dir, or `study` (trials, budget_usd, confirm, sampler and pruner may "
                 "change)"
             )
+        if any("owner" not in trial.user_attrs for trial in self.trials):
+            raise ConfigError(
+                f"{folder}: its study has trials of an earlier version, whose dollars are not in "
+                "it: choose another --dir"
+            )
         self.owner = _owner(folder, self.slices.id)
 
     @property

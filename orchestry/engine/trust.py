@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from orchestry.core.config import BudgetConfig, ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_player
-from orchestry.core.resolve import Mark, leaves, marks, merge
+from orchestry.core.resolve import Mark, leaves, listed, marks, merge
 from orchestry.models import anthropic, openai
 from orchestry.models.prices import FREE, undercuts
 from orchestry.store.run import read_config
@@ -30,8 +30,7 @@ Trust = bool | Callable[[str], bool]
 """Whether other people's places are used: yes, no, or a function that asks the user this
 question."""
 _ADDRESS = "provider.base_url"
-HERE = ("local", "processes", "ray")
-"""Executors that are this machine, or a cluster that it belongs to."""
+_SERVERS = "learn.vllm_url"
 VENDORS = (anthropic.VENDOR_URL, openai.VENDOR_URL)
 VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL"}
 
@@ -226,8 +225,10 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
     for path in raw.get("task_path") or ():
         code = str(Path(path).resolve())
         yield Place("code", code, f"task_path {path} (its code would be imported)")
-    for key, url in leaves(raw):
-        if url and url not in HERE and Mark.ADDRESS in marks(RunConfig, key):
+    for key, url in _addresses(raw):
+        if key == "executor" and "//" not in str(url):  # this machine, or the cluster it is part of
+            continue
+        if url and Mark.ADDRESS in marks(RunConfig, key):
             shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
             yield Place("server", _origin(str(url)), shown)
     for own in ((raw.get("recipe") or {}).get("stages") or {}).values():
@@ -245,6 +246,14 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
     for model in raw.get("prices") or {}:
         shown = f"prices.{model} below the known ones (more would be spent than budget.usd says)"
         yield Place("price", f"{whose} {model}", shown, model)
+
+
+def _addresses(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Leaves, with each server of a list by itself. The part of a recipe, and what was typed, may
+    still have them in one text."""
+    for key, value in leaves(raw):
+        found = listed(value) if key == _SERVERS else value
+        yield from ((key, one) for one in (found if isinstance(found, list | tuple) else [found]))
 
 
 def _agents(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -108,6 +108,7 @@ def read_sweep(folder: Path) -> Found:
             f"{folder} holds no sweep: give the folder of `orchestry sweep`"
         ) from None
     trials = tuple(json.loads(line) for line in lines)
+    known = {"owner": "", "confirms": "", "going": {}, **known}  # of before studies were shared
     names = ("sweep", "importance", "usd", "same", "owner", "confirms", "going")
     own = {name: known[name] for name in names}
     return Found(folder, trials=trials, **own)
@@ -242,7 +243,7 @@ def _parts(found: Found, command: str, pictures: Sequence[str], lacking: str) ->
             "\\* A run or its evaluation stopped at its part of the cap, so the value is of fewer "
             "episodes or problems than those of the others."
         )
-    if away := [one for one in found.trials if one["owner"] != found.owner]:
+    if away := [one for one in found.trials if one.get("owner", "") != found.owner]:
         listed = ", ".join(f"{one['number']} by {inline(one['owner'])}" for one in away)
         yield f"Played in other folders, which have their runs: {listed}."
     if pruned := [one for one in found.trials if one["value"] is None]:

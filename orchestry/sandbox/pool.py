@@ -214,7 +214,10 @@ class ForkServers:
         room = min(_MOST_SAID, run_room(calls, limits))
         async with self._slots:
             for _ in range(self._tries):
-                worker = self._idle.pop() if self._idle else await self._start(self._level)
+                try:
+                    worker = self._idle.pop() if self._idle else await self._start(self._level)
+                except ConnectionError:  # another machine, lost just then
+                    continue
                 try:
                     played = await worker.play(jobs, limits.wall_s, room)
                 except ConnectionError:

@@ -387,3 +387,12 @@ def test_a_port_that_refuses_is_named(
     assert result.code == 4
     for told in ("http://127.0.0.1:9", f"{vendor.upper()}_BASE_URL", "orchestry resume run"):
         assert told in result.err + result.out
+
+
+@pytest.mark.parametrize("command", ["sweep", "tournament"])
+def test_a_launcher_for_one_process(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Else its other processes would end at once, and the first would wait for them."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    cli(command).failed(2, f"{command} takes one process: start it without a launcher")

@@ -257,6 +257,30 @@ def test_this_machine_and_the_vendors_are_known(url: str, tmp_path: Path) -> Non
     check_trust(config, Path("run"), environ={"XDG_STATE_HOME": str(tmp_path)})
 
 
+LISTED = ["http://127.0.0.1:8000", "http://one.example:8000", "http://two.example/v1"]
+
+
+@pytest.mark.parametrize("given", [LISTED, ",".join(LISTED), ", ".join(LISTED)])
+def test_each_server_of_a_list_is_asked_about(given: object, tmp_path: Path) -> None:
+    """Also of a recipe's stage, which is kept as it was given: one text."""
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    learn = {"learn": {"vllm_url": given}}
+    stage = {"recipe": {"steps": "search", "stages": {"search": learn}}}
+    here, first, second = LISTED
+    for raw in (learn, stage):
+        with pytest.raises(ConfigError, match="would be sent there") as caught:
+            check_trust(validate(raw), tmp_path, environ=environ)
+        assert all(f"learn.vllm_url {url} (" in str(caught.value) for url in (first, second))
+        assert here not in str(caught.value)
+        typed = {"learn": {"vllm_url": f"{here},{first}"}}
+        with pytest.raises(ConfigError, match=rf"vllm_url {second} \(") as caught:
+            check_trust(validate(raw), tmp_path, typed=typed, environ=environ)
+        assert first not in str(caught.value)
+        check_trust(validate(raw), tmp_path, typed=learn, environ=environ)
+    remember(validate(learn), tmp_path, environ)
+    check_trust(validate(stage), tmp_path, environ=environ)
+
+
 def test_a_server_of_a_recipes_stage_is_named(tmp_path: Path) -> None:
     provider = {"name": "openai", "model": "m", "base_url": "http://elsewhere.example"}
     config = {"recipe": {"steps": "search", "stages": {"search": {"provider": provider}}}}

@@ -20,7 +20,7 @@ from filelock import FileLock
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.sweep import SweepConfig, read_sweep
-from orchestry.engine.study import Played, Tried
+from orchestry.engine.study import Played, Study, Tried
 from orchestry.engine.sweep import Sweep, corners, trial_config
 from orchestry.engine.trials import Asked, Stop, curve_of, spent_in
 from orchestry.engine.trust import check_trust
@@ -185,6 +185,14 @@ def opened(place: Path, **changes: Any) -> Sweep:
     sweep.open()
     assert (folder / "study.db").is_file()
     return sweep
+
+
+def test_a_study_without_dollars_is_refused(tmp_path: Path) -> None:
+    """An earlier version counted the runs in the folder, so its trials have no slices."""
+    optuna.create_study(storage=f"sqlite:///{tmp_path / 'old.db'}", study_name="s").ask()
+    storage = {"storage": f"sqlite:///{tmp_path / 'old.db'}", "study": "s"}
+    with pytest.raises(ConfigError, match=r"trials of an earlier version"):
+        Study(read_sweep(sweep_file(tmp_path / "s.yaml", **storage)), tmp_path)
 
 
 def test_one_process_plays_a_sweep(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def _crews(
         )
     if settings.vllm_url and len(models) > 1:
         raise ConfigError(
-            f"learn.vllm_url names one server, which serves one base, found {', '.join(models)}: "
+            f"a vLLM server serves one base (learn.vllm_url), found {', '.join(models)}: "
             "name one base for all agents, or leave out learn.vllm_url"
         )
     crews = crewed(team, settings)

@@ -1,4 +1,4 @@
-"""Draws answers from a running vLLM server instead of from the weights of this process.
+"""Draws answers from running vLLM servers instead of from the weights of this process.
 
 One request per sample, because vLLM seeds the samples of one request with consecutive numbers; its
 prefix cache still computes a prompt only once. Prompts and answers are sent as token ids, end token
@@ -9,37 +9,30 @@ Adapter names are made from their contents. Before each draw, missing ones are l
 after the server restarted. New contents need a new name, because vLLM caches keys and values by
 adapter name and would use stale ones (vllm-project/vllm#42125).
 
-The protocol follows vLLM 0.33.0's sources; it was not tested with a real server yet.
+Several servers draw as one (`replicas.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.decode import Ending, Endings
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.memory import MicroBatches
+from orchestry.backends.local.replicas import Answer, Replicas
 from orchestry.backends.local.sampler import MAX_ROWS, Drawn, Prompt, evaluating
-from orchestry.core.errors import ConfigError, LearnError, ProviderError, StoreError, reason
-from orchestry.models.http import LOOPBACK, server_says
+from orchestry.backends.local.vllm_server import PATIENCE_S, Served, VllmServer
+from orchestry.core.errors import LearnError, ProviderError, StoreError, reason
 
 if TYPE_CHECKING:
     from orchestry.backends.local.adapters import Adapters
@@ -51,57 +44,53 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 TOLERANCE = 0.2
 """Allowed mean difference of the server's log-probabilities, in nats per token. bfloat16 causes
 about a tenth of it; a base that is quantized only here causes more."""
-ATTEMPTS = 5
-"""With 0.5, 1, 2 and 4 seconds between them."""
-PATIENCE_S = 600.0
-"""The longest wait for one request, which may queue behind its whole batch."""
-KEY = "VLLM_API_KEY"
-"""The environment variable that vLLM itself reads its key from."""
-_NO_SUCH_PATH = "Not Found"
-"""FastAPI's words for an address that isn't there; of an adapter or model vLLM says more."""
-_TRANSIENT = {408, 425, 429, 502, 503, 504}
-T = TypeVar("T", bound=BaseModel)
+MOST = 768
+"""Requests at a time to all servers together: each is an open file, of which a process usually may
+have 1024."""
 
 
 class VllmSampler:
-    """A Sampler whose answers a server draws, with the last published adapters."""
+    """A Sampler whose answers servers draw, with the last published adapters."""
 
     def __init__(
         self,
         base: Base,
         adapters: Adapters,
-        url: str,
+        urls: Sequence[str],
         *,
         micro_tokens: int = 4096,
         warn: Callable[[str], None] = lambda text: None,
         in_flight: int = MAX_ROWS,
         environ: Mapping[str, str] = os.environ,
         sleep: Callable[[float], None] = time.sleep,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """Connects to the server; errors name the command that starts one.
+        """Connects to the servers; errors name the command that starts one.
 
-        `in_flight`: requests at a time. `micro_tokens`: most tokens in one forward pass here; if
-        memory runs out, fewer are used and `warn` is told. Raises ProviderError if no server
-        answers, ConfigError if it accepts no adapters.
+        `in_flight`: requests at a time per server. `micro_tokens`: most tokens in one forward pass
+        here; if memory runs out, fewer are used and `warn` is told, as it is of servers that come
+        and go. Raises ProviderError if a server does not answer or serves another model than the
+        others, ConfigError if it accepts no adapters.
         """
         self._base, self._adapters = base, adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
-        self._micro, self._in_flight = MicroBatches(micro_tokens, warn), in_flight
-        self._server = VllmServer(url, serve_command(base, adapters), environ, sleep)
+        self._micro = MicroBatches(micro_tokens, warn)
+        self._in_flight = min(MOST, in_flight * len(urls))
+        self._command = serve_command(base, adapters)
+        servers = [VllmServer(url, self._command, environ, sleep, patience_s) for url in urls]
+        self._replicas = Replicas(servers, warn)
         self._folders: dict[str, Path] = {}
-        """The adapters to draw with, by name at the server."""
+        """The adapters to draw with, by name at the servers."""
         self._names: list[str] = []
         """Each agent's adapter; empty while all are untrained and change nothing."""
         self._stale = set[str]()
-        """Adapters of ours that the server may still hold."""
-        self._server.served()
-        self._server.unload("orchestry-is-here")  # this shows whether it accepts adapters
+        """Older ones, which a server may still hold; one that comes back, also the oldest."""
 
     def publish(self, folder: Path) -> None:
         """From now on the adapters saved in `folder` are used; before, the bare base.
 
-        The next draw loads them and unloads the previous ones. The server must see the folder under
-        the same path. Raises StoreError if it can't be read here.
+        The next draw loads them and unloads the previous ones. The servers must see the folder
+        under the same path. Raises StoreError if it can't be read here.
         """
         paths = [folder.absolute() / name for name in self._adapters.folders]
         self._stale |= set(self._folders)
@@ -110,55 +99,46 @@ class VllmSampler:
         self._stale -= set(self._folders)
 
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
-        """See Sampler.draw. Log-probabilities are this process's own, not the server's.
+        """See Sampler.draw. Log-probabilities are this process's own, not the servers'.
 
         Raises LearnError if the two differ, because another base, other adapters or a truncated
         distribution would make the team learn from actions that it did not take. Raises
-        ProviderError if the server is gone, can't load the adapters, has too short a context, or
-        gives an invalid answer.
+        ProviderError if no server is left, or one can't load the adapters, has too short a
+        context, or gives an invalid answer.
         """
         if any(len(prompt.seeds) != n or not prompt.prompt_ids for prompt in prompts):
             raise ValueError(f"every prompt needs tokens, and a seed for each of its {n} samples")
         if not prompts or n == 0:
             return [[] for _ in prompts]
-        served = self._ready()
+        served = self._replicas.ready(self._folders, self._stale)
         self._check_room(prompts, served)
         asked = [(prompt, seed) for prompt in prompts for seed in prompt.seeds]
         bodies = [self._body(prompt, seed, served) for prompt, seed in asked]
-        choices = self._answers(bodies)
-        ended = [self._ended(prompt, c) for (prompt, _), c in zip(asked, choices, strict=True)]
+        answers = self._answers(bodies)
+        ended = [self._ended(prompt, one) for (prompt, _), one in zip(asked, answers, strict=True)]
         logprobs = self._logprobs(prompts, [ids for ids, _ in ended])
-        self._check_policy([prompt for prompt, _ in asked], choices, logprobs, served)
+        self._check_policy([prompt for prompt, _ in asked], answers, logprobs, served)
         drawn = iter(
             Drawn(
                 ids,
                 own,
                 self._endings.text(ids, prompt.stop),
                 ending,
-                choice.logprobs.token_logprobs[: len(ids)],
+                answer.choice.logprobs.token_logprobs[: len(ids)],
             )
-            for (prompt, _), (ids, ending), own, choice in zip(
-                asked, ended, logprobs, choices, strict=True
+            for (prompt, _), (ids, ending), own, answer in zip(
+                asked, ended, logprobs, answers, strict=True
             )
         )
         return [[next(drawn) for _ in prompt.seeds] for prompt in prompts]
 
-    def _ready(self) -> Served:
-        """The server's model, after loading the needed adapters and unloading older ones."""
-        served = self._server.served()
-        for name in sorted(self._stale & served.adapters):
-            self._server.unload(name)
-        self._stale.clear()
-        for name in sorted(set(self._folders) - served.adapters):
-            self._server.load(name, self._folders[name])
-        return served
-
     def _check_room(self, prompts: Sequence[Prompt], served: Served) -> None:
-        """Raises if prompt and answer don't fit, because vLLM would shorten the answer silently."""
+        """Raises if prompt and answer don't fit, because vLLM would shorten the answer silently.
+        `served`: the server with the smallest context."""
         longest = max(len(prompt.prompt_ids) + prompt.max_tokens for prompt in prompts)
         if served.context is not None and longest > served.context:
             raise ProviderError(
-                f"the vLLM server at {self._server.url} takes {served.context:,} tokens, and a "
+                f"the vLLM server at {served.url} takes {served.context:,} tokens, and a "
                 f"prompt with its answer may have {longest:,}: start it with --max-model-len "
                 f"{longest} or more, then resume the run",
                 transient=False,
@@ -187,27 +167,28 @@ class VllmSampler:
             "return_token_ids": True,
         }
 
-    def _answers(self, bodies: Sequence[dict[str, Any]]) -> list[Choice]:
+    def _answers(self, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
         """In order; the first failure drops those not yet sent."""
         pool = ThreadPoolExecutor(min(self._in_flight, len(bodies)), "vllm")
         try:
-            futures = [pool.submit(self._server.complete, body) for body in bodies]
+            futures = [pool.submit(self._replicas.complete, body) for body in bodies]
             return [future.result() for future in futures]
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _ended(self, prompt: Prompt, choice: Choice) -> tuple[tuple[int, ...], Ending]:
+    def _ended(self, prompt: Prompt, answer: Answer) -> tuple[tuple[int, ...], Ending]:
         """The answer up to its end by this backend's rules, and why it ends there.
 
         Both sides find the same end, except after incomplete characters: there the server may
         continue past a stop string. The text before the cut is not affected.
         """
+        choice, server = answer.choice, answer.server
         if choice.prompt_token_ids != prompt.prompt_ids:
-            raise self._server.odd("it read other prompt tokens than it was sent")
+            raise server.odd("it read other prompt tokens than it was sent")
         if not all(0 <= token < self._vocabulary for token in choice.token_ids):
-            raise self._server.odd(f"token ids that {self._base.name} doesn't have")
+            raise server.odd(f"token ids that {self._base.name} doesn't have")
         if len(choice.logprobs.token_logprobs) != len(choice.token_ids):
-            raise self._server.odd("log-probabilities that are not one per token")
+            raise server.odd("log-probabilities that are not one per token")
         ids: list[int] = []
         for token in choice.token_ids:
             ids.append(token)
@@ -215,7 +196,7 @@ class VllmSampler:
                 return tuple(ids), ending
         if ids and choice.finish_reason == "stop" and choice.stop_reason in prompt.stop:
             return tuple(ids), "stop"
-        raise self._server.odd(
+        raise server.odd(
             f"an answer of {len(ids)} tokens out of {prompt.max_tokens} that ends at no end token "
             f"and no stop string, by '{choice.finish_reason}'"
         )
@@ -259,27 +240,40 @@ class VllmSampler:
     def _check_policy(
         self,
         prompts: Sequence[Prompt],
-        choices: Sequence[Choice],
+        answers: Sequence[Answer],
         logprobs: Sequence[tuple[float, ...]],
         served: Served,
     ) -> None:
-        """The server's are after top-p, whose cut adds between 0 and -log(top_p) to each, and after
-        top-k, whose cut adds what is not known here."""
-        excess = [
-            max(0.0, own - theirs, 0 if prompt.top_k else theirs - own + math.log(prompt.top_p))
-            for prompt, choice, owns in zip(prompts, choices, logprobs, strict=True)
-            if prompt.temperature > 0
-            # What `_ended` cut off is not compared.
-            for theirs, own in zip(choice.logprobs.token_logprobs, owns, strict=False)
-        ]
-        mean = sum(excess) / max(1, len(excess))
-        if not mean <= TOLERANCE:  # not a number fails too
-            raise LearnError(
-                f"the vLLM server at {self._server.url} serves {served.root}, and its answers are "
-                f"not drawn by {self._base.name} with this run's adapters: log-probabilities are "
-                f"off by {mean:.2f} nats per token, at most {TOLERANCE} is rounding; start it with "
-                f"`{self._server.command}`, then resume the run"
-            )
+        """Of each server by itself, because the mean over all would hide a wrong one."""
+        for server in dict.fromkeys(answer.server for answer in answers):
+            excess = [
+                nats
+                for prompt, answer, owns in zip(prompts, answers, logprobs, strict=True)
+                if answer.server is server
+                for nats in _excess(prompt, answer.choice.logprobs.token_logprobs, owns)
+            ]
+            mean = sum(excess) / max(1, len(excess))
+            if not mean <= TOLERANCE:  # not a number fails too
+                raise LearnError(
+                    f"the vLLM server at {server.url} serves {served.root}, and its answers are "
+                    f"not drawn by {self._base.name} with this run's adapters: log-probabilities "
+                    f"are off by {mean:.2f} nats per token, at most {TOLERANCE} is rounding; start "
+                    f"it with `{self._command}`, then resume the run"
+                )
+
+
+def _excess(prompt: Prompt, theirs: Sequence[float], owns: Sequence[float]) -> list[float]:
+    """By how many nats the server's log-probabilities differ from those here, per token.
+
+    The server's are after top-p, whose cut adds between 0 and -log(top_p) to each, and after top-k,
+    whose cut adds what is not known here. What `_ended` cut off is not compared.
+    """
+    if prompt.temperature == 0:
+        return []
+    return [
+        max(0.0, own - their, 0 if prompt.top_k else their - own + math.log(prompt.top_p))
+        for their, own in zip(theirs, owns, strict=False)
+    ]
 
 
 def serve_command(base: Base, adapters: Adapters) -> str:
@@ -304,205 +298,3 @@ def _name(folder: Path) -> str:
             f"the adapter in {folder} can't be read ({reason(error)}): restore it from a copy"
         ) from None
     return f"{folder.name}-{digest.hexdigest()[:16]}"
-
-
-class _Read(BaseModel):
-    """Part of an answer; its other fields are not read."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Logprobs(_Read):
-    """Of the tokens drawn."""
-
-    token_logprobs: tuple[float, ...]
-    """Nats, one per token, in the server's `--logprobs-mode`."""
-
-
-class Choice(_Read):
-    """One answer as the server gives it."""
-
-    prompt_token_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    """With the end token, and the token that completed a stop string."""
-    logprobs: Logprobs
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    """The stop string or token id that ended it; None for the tokenizer's own end token."""
-
-
-class _Answer(_Read):
-    choices: tuple[Choice, ...]
-
-
-class _Card(_Read):
-    id: str
-    root: str | None = None
-    parent: str | None = None
-    max_model_len: int | None = None
-
-
-class _Cards(_Read):
-    data: tuple[_Card, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What the server has at this moment."""
-
-    base: str
-    """The name under which it answers without adapter."""
-    root: str
-    """Where its weights come from."""
-    context: int | None
-    """Tokens that prompt and answer may have together."""
-    adapters: frozenset[str]
-
-
-class Refused(ProviderError):
-    """The server answered, with an HTTP status of 400 or more."""
-
-    def __init__(self, message: str, status: int, says: str) -> None:
-        super().__init__(message, transient=status in _TRANSIENT, billed=False)
-        self.status, self.says = status, says
-
-
-class VllmServer:
-    """The HTTP side. Safe to use from many threads at once; holds no connection between calls."""
-
-    def __init__(
-        self,
-        url: str,
-        command: str,
-        environ: Mapping[str, str] = os.environ,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """`command` starts such a server: errors name it. `sleep` waits between attempts."""
-        self.url = url.rstrip("/").removesuffix("/v1")
-        self.command = command
-        self._key = environ.get(KEY, "")
-        self._sleep = sleep
-        # A proxy can't reach this machine's own loopback.
-        local = urlsplit(url).hostname in LOOPBACK
-        self._opener: OpenerDirector = build_opener(*([ProxyHandler({})] if local else []))
-
-    def served(self) -> Served:
-        """Raises ProviderError where no server answers, or another one than vLLM."""
-        cards = self._read(_Cards, self._send("/v1/models")).data
-        bases = [card for card in cards if card.parent is None]
-        if not bases:
-            raise self.odd("it serves no model")
-        base = bases[0]
-        adapters = frozenset(card.id for card in cards if card.parent is not None)
-        return Served(base.id, base.root or base.id, base.max_model_len, adapters)
-
-    def load(self, name: str, folder: Path) -> None:
-        """Loads an adapter in peft's format; loading a name twice is harmless, because names stand
-        for contents.
-
-        Raises ProviderError if LoRA is off, its rank is too small, or the server does not see the
-        folder.
-        """
-        try:
-            self._send("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
-        except Refused as error:
-            if "already been loaded" in error.says:
-                return
-            if error.status != 404 or error.says == _NO_SUCH_PATH:
-                raise
-            raise ProviderError(
-                f"the vLLM server at {self.url} can't read the adapter {folder} ({error.says}): "
-                "the run's folder must be on a disk that it sees too, under the same path; then "
-                "resume the run",
-                transient=False,
-                billed=False,
-            ) from None
-
-    def unload(self, name: str) -> None:
-        """Unloads an adapter; an unknown one is no error.
-
-        Raises ConfigError if the server does not allow changing adapters while it runs.
-        """
-        try:
-            self._send("/v1/unload_lora_adapter", {"lora_name": name})
-        except Refused as error:
-            if error.says == _NO_SUCH_PATH:
-                raise ConfigError(
-                    f"the vLLM server at {self.url} takes no adapters while it runs: start it with "
-                    f"`{self.command}`"
-                ) from None
-            if error.status != 404:
-                raise
-
-    def complete(self, body: Mapping[str, Any]) -> Choice:
-        """One answer to one request of /v1/completions."""
-        choices = self._read(_Answer, self._send("/v1/completions", body)).choices
-        if len(choices) != 1:
-            raise self.odd(f"{len(choices)} answers for one request")
-        return choices[0]
-
-    def odd(self, found: str) -> ProviderError:
-        """The error for an invalid answer."""
-        return ProviderError(
-            f"the vLLM server at {self.url} answered what can't be ({found}): check that it is "
-            f"vLLM 0.11 or newer, started with `{self.command}`; then resume the run",
-            transient=False,
-            billed=False,
-        )
-
-    def _read(self, shape: type[T], body: bytes) -> T:
-        try:
-            return shape.model_validate_json(body)
-        except ValidationError as error:
-            raise self.odd(reason(error)) from None
-
-    def _send(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        """GET, or POST if there is a body; retries temporary failures."""
-        policy = Retrying(
-            sleep=self._sleep,
-            stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_exponential(multiplier=0.5, max=30),
-            retry=retry_if_exception(lambda e: isinstance(e, ProviderError) and e.transient),
-            reraise=True,
-        )
-        return policy(self._attempt, path, body)
-
-    def _attempt(self, path: str, body: Mapping[str, Any] | None) -> bytes:
-        headers = {"Content-Type": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self.url + path, data, headers)
-        try:
-            with self._opener.open(request, timeout=PATIENCE_S) as response:
-                found: bytes = response.read()
-                return found
-        except HTTPError as error:
-            with error:
-                says = " ".join(server_says(error.read())[0].split())[:300]
-            raise self._refused(error.code, says) from None
-        except (OSError, HTTPException) as error:
-            raise ProviderError(
-                f"no vLLM server answers at {self.url} ({_why(error)}): start it with "
-                f"`{self.command}`, or correct learn.vllm_url",
-                transient=True,
-                billed=False,
-            ) from None
-
-    def _refused(self, status: int, says: str) -> Refused:
-        if status == 401:
-            fix = f"set {KEY} to the key that it was started with"
-        elif status in _TRANSIENT:
-            fix = "resume the run when it is free again"
-        else:
-            fix = f"start it with `{self.command}`, then resume the run"
-        message = f"the vLLM server at {self.url} answered {status} ({says}): {fix}"
-        return Refused(message, status, says)
-
-
-def _why(error: Exception) -> str:
-    """The network's error, without urllib's wrapper and the error number."""
-    cause = error.reason if isinstance(error, URLError) else error
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return reason(cause) if isinstance(cause, BaseException) else cause

@@ -24,9 +24,20 @@ FOLDER = "checkpoints"
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Writes a learner's state: a reader sees all of it or nothing."""
     path.parent.mkdir(exist_ok=True)
+    write_atomic(path, packed(state))
+
+
+def packed(state: Mapping[str, Any]) -> bytes:
+    """A state as bytes. Pickle alone does not bring all tensors back."""
     content = BytesIO()
     torch.save(dict(state), content)
-    write_atomic(path, content.getvalue())
+    return content.getvalue()
+
+
+def unpacked(content: bytes) -> dict[str, Any]:
+    """The state that was packed."""
+    found: dict[str, Any] = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    return found
 
 
 def read(path: Path) -> dict[str, Any]:

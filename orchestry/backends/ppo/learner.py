@@ -7,7 +7,7 @@ Optimization (ICLR blog track, 2022).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class Batch:
     """T steps of B games, as S learning seats saw them."""
 
     seen_TBSD: Tensor
@@ -64,6 +64,9 @@ class _Batch:
 class Learner:
     """A team that learns in games. Everything that its future depends on is in `state`."""
 
+    sharers = 1
+    """Processes that play `settings.games` between them, all as many (`ranks.ParallelLearner`)."""
+
     def __init__(
         self,
         games: Vectors,
@@ -72,6 +75,7 @@ class Learner:
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
+        """`games` are those of this process."""
         self.games, self.settings, self.seats = games, settings, seats
         self.device = torch.device(device)
         count, agents, observed = games.observations.shape
@@ -115,13 +119,17 @@ class Learner:
         self._left = left if self.settings.anneal else 1.0
         with torch.no_grad():
             batch, played = self._play()
+            self.team.seen.settle()
+            if self.settings.scale:
+                scaled_TBS = self._scale.scaled(batch.rewards_TBS, batch.over_TB)
+                batch = replace(batch, rewards_TBS=scaled_TBS)
             figures = self._learn(batch)
         self.steps += self.batch_steps
         for pool in self._pools:
             pool.grow(self.steps, self.team)
         return figures, played
 
-    def _play(self) -> tuple[_Batch, Played]:
+    def _play(self) -> tuple[Batch, Played]:
         """A batch. What follows a game that was cut off is the value of its last observation, not 0
         (partial-episode bootstrapping: Pardo et al., arXiv 1712.00378)."""
         games, horizon = self.games, self.settings.horizon
@@ -144,9 +152,7 @@ class Learner:
         next_TBS = torch.cat((values_TBS[1:], last_BS[None]))
         for t, values_BS in cut.items():
             next_TBS[t][over_TB[t]] = values_BS[over_TB[t]]
-        if self.settings.scale:
-            rewards_TBS = self._scale.scaled(rewards_TBS, over_TB)
-        batch = _Batch(
+        batch = Batch(
             seen_TBSD,
             actions_TBSH,
             logprobs_TBS,
@@ -192,7 +198,7 @@ class Learner:
         self._length_B[over_B] = 0
         self._begun = over_B
 
-    def _learn(self, batch: _Batch) -> dict[str, float]:
+    def _learn(self, batch: Batch) -> dict[str, float]:
         settings = self.settings
         advantages_TBS = advantages(
             batch.rewards_TBS,
@@ -231,7 +237,7 @@ class Learner:
         count = columns[0].shape[1]
         order = torch.randperm(count, generator=self._random, device=self.device)
         # At least two rows in each: one has no deviation to normalise its advantage by.
-        parts = max(1, min(round(count / self.settings.minibatch), count // 2))
+        parts = max(1, min(round(count * self.sharers / self.settings.minibatch), count // 2))
         # Each shuffled as a whole: to take rows part by part costs a call for each. `index_select`
         # copies whole rows, five times as fast as `one[:, order]`.
         mixed = (one.index_select(1, order) for one in columns)
@@ -244,7 +250,7 @@ class Learner:
         detail 7), each policy's gradient is shortened to `norm` (detail 11)."""
         settings, team = self.settings, self.team
         raw_PM = rows.advantages_PM
-        deviation_P1, mean_P1 = torch.std_mean(raw_PM, 1, keepdim=True)
+        deviation_P1, mean_P1 = self._spread(raw_PM)
         rows = Rows(
             rows.actions_PMH,
             rows.logprobs_PM,
@@ -259,10 +265,21 @@ class Learner:
         found = gradient(acting[-1], judging[-1].squeeze(-1), rows, team.choices, weights, watched)
         backward(team.actor_layers, self._grads[0], acting, found.logits_PMA)
         backward(team.critic_layers, self._grads[1], judging, found.values_PMO)
+        self._agree()
         length_P1 = torch.linalg.vector_norm(self._grad_PW, dim=1, keepdim=True)
         self._grad_PW.mul_((settings.norm / (length_P1 + 1e-6)).clamp_(max=1.0))
         self._adam.step(self._grad_PW, settings.learning_rate * self._left)
         return {**found.figures, "gradient_norm": length_P1.mean()} if watched else {}
+
+    def _spread(self, raw_PM: Tensor) -> tuple[Tensor, Tensor]:
+        """Deviation and mean of a minibatch's advantages, (P, 1) each."""
+        return torch.std_mean(raw_PM, 1, keepdim=True)
+
+    def _agree(self) -> None:
+        """Makes the gradient that of all processes; here there is one."""
+
+    def close(self) -> None:
+        """See `ranks.ParallelLearner`; one process has nothing to let go."""
 
     def state(self) -> dict[str, Any]:
         """All that the future depends on, besides settings and seats."""

@@ -27,10 +27,17 @@ class Moments:
         count, mean = len(rows_RW), rows_RW.mean(0, dtype=torch.float64)
         # Squares over these rows in float32 are near enough; those over all rows are not.
         square = (rows_RW - mean.to(torch.float32)).square_().sum(0).to(torch.float64)
+        self.join(count, mean, square)
+
+    def join(self, count: int | Tensor, mean: Tensor, square: Tensor) -> None:
+        """Counts so many rows, at least one, of which only these figures are known."""
         whole, apart = self.count + count, mean - self.mean
         self.square += square + apart.square() * self.count * count / whole
         self.mean += apart * count / whole
         self.count = whole
+
+    def settle(self) -> None:
+        """Counts what other processes of a launch saw too (`ranks.Shared`); here there are none."""
 
     @property
     def deviation(self) -> Tensor:
@@ -71,6 +78,7 @@ class RewardScale:
             returns.append(self._return_BN)
             self._return_BN = self._return_BN * (~over_B)[:, None]
         self.moments.add(torch.stack(returns).flatten()[:, None])
+        self.moments.settle()
         return rewards_TBN / self.moments.deviation
 
     def state(self) -> dict[str, Tensor]:

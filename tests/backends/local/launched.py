@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from orchestry.backends.launch import Processes, follow
 from orchestry.backends.local.batch import Batch, Sample
-from orchestry.backends.local.distributed import Processes, follow, load_trainer
+from orchestry.backends.local.distributed import load_trainer
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.core.errors import LearnError, OrchestryError
 from orchestry.core.learning import LearnConfig

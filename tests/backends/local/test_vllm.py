@@ -8,11 +8,10 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from operator import ne
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +23,9 @@ from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.model import Base
-from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
+from orchestry.backends.local.sampler import Sampler
 from orchestry.backends.local.vllm import VllmSampler
-from orchestry.core.errors import ConfigError, LearnError, OrchestryError, ProviderError, StoreError
+from orchestry.core.errors import ConfigError, LearnError, ProviderError, StoreError
 from orchestry.engine.run import prepare, resume
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import (
@@ -38,12 +37,19 @@ from tests.backends.letters import (
     trainer,
     turns,
 )
-from tests.backends.local.teams import some_ids, team
+from tests.backends.local.teams import team
 from tests.backends.local.tiny import tiny_model, tiny_tokenizer
-from tests.backends.local.vllmloopback import SERVED, Vllm, vllm
-
-if TYPE_CHECKING:
-    from tests.backends.local.vllmloopback import Vllm
+from tests.backends.local.vllmloopback import (
+    SERVED,
+    Vllm,
+    Waits,
+    ask,
+    assert_one_line,
+    assert_same,
+    published,
+    sampler,
+    vllm,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,36 +63,6 @@ def two() -> tuple[Base, Adapters]:
 def server() -> Iterator[Vllm]:
     with vllm() as state:
         yield state
-
-
-class Waits(list[float]):
-    """Seconds that were to be slept."""
-
-    def __call__(self, seconds: float) -> None:
-        self.append(seconds)
-
-
-def sampler(two: tuple[Base, Adapters], state: Vllm, **options: Any) -> VllmSampler:
-    return VllmSampler(*two, state.url, environ={}, sleep=Waits(), **options)
-
-
-def published(two: tuple[Base, Adapters], state: Vllm, folder: Path, **options: Any) -> VllmSampler:
-    """With what the adapters are at this moment."""
-    made = sampler(two, state, **options)
-    two[1].save(folder)
-    made.publish(folder)
-    return made
-
-
-def ask(agent: int = 0, length: int = 9, seeds: tuple[int, ...] = (1,), **options: Any) -> Prompt:
-    plain = Prompt(agent, some_ids(length, seed=length), 12, 0.8, 0.95, (), seeds)
-    return replace(plain, **options)
-
-
-def assert_same(found: list[list[Drawn]], expected: list[list[Drawn]]) -> None:
-    for one, other in zip(chain(*found), chain(*expected), strict=True):
-        assert (one.ids, one.text, one.stop) == (other.ids, other.text, other.stop)
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def test_answers_are_those_of_the_same_weights_drawn_here(
@@ -232,7 +208,7 @@ def test_a_broken_connection_is_tried_again_a_few_times(
 ) -> None:
     waits = Waits()
     server.drop = 3
-    made = VllmSampler(*two, server.url, environ={}, sleep=waits)
+    made = VllmSampler(*two, [server.url], environ={}, sleep=waits)
     assert waits == [0.5, 1.0, 2.0]
     asked = len(server.requests)
     server.drop = 5
@@ -243,7 +219,7 @@ def test_a_broken_connection_is_tried_again_a_few_times(
 
 def test_the_key_is_vllms_own_variable(two: tuple[Base, Adapters]) -> None:
     with vllm(key="secret-secret") as state:
-        VllmSampler(*two, f"{state.url}/v1/", environ={"VLLM_API_KEY": "secret-secret"})
+        VllmSampler(*two, [f"{state.url}/v1/"], environ={"VLLM_API_KEY": "secret-secret"})
         with pytest.raises(ProviderError, match=r"answered 401 .*set VLLM_API_KEY") as caught:
             sampler(two, state)
         assert "secret-secret" not in str(caught.value)
@@ -254,7 +230,7 @@ def test_no_server_gives_the_command_that_starts_one(two: tuple[Base, Adapters])
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(ProviderError) as caught:
-        VllmSampler(*two, url, environ={}, sleep=Waits())
+        VllmSampler(*two, [url], environ={}, sleep=Waits())
     assert str(caught.value) == (
         f"no vLLM server answers at {url} (Connection refused): start it with "
         "`VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve tiny --dtype float32 --enable-lora "
@@ -393,12 +369,6 @@ def _bare() -> tuple[Base, Adapters]:
     return base, Adapters(base, ["none"])
 
 
-def assert_one_line(kind: type[OrchestryError], message: str, call: Callable[[], object]) -> None:
-    with pytest.raises(kind, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-
-
 def said(run: Run) -> list[tuple[str, str]]:
     return [(t.agent, t.completion.text) for episode in run.episodes for t in turns(episode)]
 
@@ -482,9 +452,7 @@ def test_one_server_serves_one_base(server: Vllm, model: str, tasks: Path, tmp_p
 
     other = tiny_folder(tmp_path / "other", seed=1)
     sets = (f"agents.right.model={other}", f"learn.vllm_url={server.url}")
-    with pytest.raises(
-        ConfigError, match=r"one server, which serves one base, found .*tiny, .*other"
-    ):
+    with pytest.raises(ConfigError, match=r"server serves one base .*, found .*tiny, .*other"):
         orchestry.train(config(model, tasks, *sets), tmp_path / "run")
 
 

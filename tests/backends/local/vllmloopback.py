@@ -11,27 +11,34 @@ folder that a request names, so that only a reload can change an answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Literal
 from urllib.parse import unquote
 
+import pytest
 import torch
 
 from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
-from tests.backends.local.teams import plain_logits
+from orchestry.backends.local.vllm import VllmSampler
+from orchestry.core.errors import OrchestryError
+from tests.backends.local.teams import plain_logits, some_ids
 from tests.backends.local.tiny import CONTEXT, tiny_model, tiny_tokenizer
 
 SERVED = "tiny-served"
+_BUILDING = Lock()
+"""A model is built from torch's one global seed."""
 
 
-class _Fault(Exception):
+class Fault(Exception):
     """An answer of vLLM's with a status of 400 or more."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -45,6 +52,7 @@ class Vllm:
 
     seed: int = 0
     """Of the tiny base that it serves."""
+    root: str = "/models/tiny"
     updates: bool = True
     """VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
     lora: bool = True
@@ -54,11 +62,13 @@ class Vllm:
     mode: Literal["raw_logprobs", "processed_logprobs"] = "processed_logprobs"
     key: str | None = None
     spoil: Callable[[dict[str, Any]], None] = lambda answer: None
-    """Changes an answer of /v1/completions before it is sent."""
+    """Changes an answer of /v1/completions before it is sent, or raises a Fault."""
     says: Callable[[str], str] | None = None
     """From the prompt's text, what is answered in place of what the weights draw."""
     drop: int = 0
     """Requests to come whose connection is closed without an answer."""
+    kill: Callable[[], None] = lambda: None
+    """Ends the server: no request is answered from now on, and its port is closed."""
     url: str = ""
     adapters: dict[str, tuple[str, Base, Adapters]] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -78,10 +88,10 @@ class Vllm:
             return self._complete(body)
         if path.endswith("_lora_adapter") and self.updates:
             return self._load(body) if "/load" in path else self._unload(body)
-        raise _Fault(404, "Not Found")
+        raise Fault(404, "Not Found")
 
     def _models(self) -> dict[str, Any]:
-        base = {"id": SERVED, "root": "/models/tiny", "parent": None, "max_model_len": self.context}
+        base = {"id": SERVED, "root": self.root, "parent": None, "max_model_len": self.context}
         cards = [
             {"id": name, "root": path, "parent": SERVED, "max_model_len": None}
             for name, (path, _, _) in self.adapters.items()
@@ -91,15 +101,15 @@ class Vllm:
     def _load(self, body: dict[str, Any]) -> str:
         name, path = body["lora_name"], Path(body["lora_path"])
         if name in self.adapters:
-            raise _Fault(400, f"The lora adapter '{name}' has already been loaded.")
+            raise Fault(400, f"The lora adapter '{name}' has already been loaded.")
         if not self.lora:
-            raise _Fault(500, "LoRA is not enabled. Use --enable-lora to enable LoRA.")
+            raise Fault(500, "LoRA is not enabled. Use --enable-lora to enable LoRA.")
         try:
             config = json.loads((path / "adapter_config.json").read_text())
         except FileNotFoundError:
-            raise _Fault(404, f"Loading lora {name} failed: No adapter found for <path>") from None
+            raise Fault(404, f"Loading lora {name} failed: No adapter found for <path>") from None
         if config["r"] > self.max_rank:
-            raise _Fault(
+            raise Fault(
                 500, f"LoRA rank {config['r']} is greater than max_lora_rank {self.max_rank}."
             )
         self.adapters[name] = (str(path), *self._worn(path, config))
@@ -107,21 +117,21 @@ class Vllm:
 
     def _unload(self, body: dict[str, Any]) -> str:
         if self.adapters.pop(body["lora_name"], None) is None:
-            raise _Fault(404, f"The lora adapter '{body['lora_name']}' cannot be found.")
+            raise Fault(404, f"The lora adapter '{body['lora_name']}' cannot be found.")
         return f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
 
     def _worn(self, path: Path, config: dict[str, Any]) -> tuple[Base, Adapters]:
-        base = self._base(config["base_model_name_or_path"])
-        name = unquote(path.name)
-        worn = Adapters(
-            base,
-            [name],
-            rank=config["r"],
-            alpha=config["lora_alpha"],
-            dropout=0,
-            targets=config["target_modules"],
-            rslora=config["use_rslora"],
-        )
+        with _BUILDING:
+            base = self._base(config["base_model_name_or_path"])
+            worn = Adapters(
+                base,
+                [unquote(path.name)],
+                rank=config["r"],
+                alpha=config["lora_alpha"],
+                dropout=0,
+                targets=config["target_modules"],
+                rslora=config["use_rslora"],
+            )
         worn.load(path.parent)
         return base, worn
 
@@ -135,9 +145,9 @@ class Vllm:
         elif model in self.adapters:
             _, base, worn = self.adapters[model]
         else:
-            raise _Fault(404, f"The model `{model}` does not exist. Valid aliases: {SERVED}.")
+            raise Fault(404, f"The model `{model}` does not exist. Valid aliases: {SERVED}.")
         if len(ids) > self.context:
-            raise _Fault(400, f"This model's maximum context length is {self.context} tokens.")
+            raise Fault(400, f"This model's maximum context length is {self.context} tokens.")
         assert set(body["stop_token_ids"]) == base.eos_ids
         assert body["repetition_penalty"] == 1.0
         prompt = Prompt(
@@ -210,8 +220,8 @@ def _text(base: Base, drawn: Drawn) -> str:
 
 
 @contextmanager
-def vllm(**settings: Any) -> Iterator[Vllm]:
-    """Serves until the context ends."""
+def vllm(port: int = 0, **settings: Any) -> Iterator[Vllm]:
+    """Serves until the context ends, or the server is killed."""
     state = Vllm(**settings)
 
     class Handler(BaseHTTPRequestHandler):
@@ -225,12 +235,14 @@ def vllm(**settings: Any) -> Iterator[Vllm]:
 
         def _reply(self, body: dict[str, Any]) -> None:
             self.close_connection = True
+            state.requests.append((self.path, body))
             with state.lock:
-                state.requests.append((self.path, body))
                 if state.drop > 0:
                     state.drop -= 1
                     return
                 status, found = self._found(body)
+                if state.drop > 0:  # it was killed meanwhile
+                    return
             data = found.encode() if isinstance(found, str) else json.dumps(found).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
@@ -242,13 +254,19 @@ def vllm(**settings: Any) -> Iterator[Vllm]:
                 return 401, {"error": "Unauthorized"}
             try:
                 return 200, state.answer(self.path, body)
-            except _Fault as fault:
+            except Fault as fault:
                 error = {"message": str(fault), "type": "x", "param": None, "code": fault.status}
                 return fault.status, {"error": error}
 
         def log_message(self, format: str, *args: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    def kill() -> None:
+        state.drop = sys.maxsize
+        server.shutdown()
+        server.server_close()
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+        state.kill = kill
         state.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -257,3 +275,49 @@ def vllm(**settings: Any) -> Iterator[Vllm]:
         finally:
             server.shutdown()
             thread.join()
+
+
+# --- what asks it ---------------------------------------------------------------------------------
+
+
+class Waits(list[float]):
+    """Seconds that were to be slept."""
+
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def sampler(
+    two: tuple[Base, Adapters], states: Vllm | Sequence[Vllm], **options: Any
+) -> VllmSampler:
+    """At one server or several; no wait between attempts takes time."""
+    every = [states] if isinstance(states, Vllm) else states
+    urls = [state.url for state in every]
+    return VllmSampler(*two, urls, environ={}, sleep=Waits(), **options)
+
+
+def published(
+    two: tuple[Base, Adapters], states: Vllm | Sequence[Vllm], folder: Path, **options: Any
+) -> VllmSampler:
+    """With what the adapters are at this moment."""
+    made = sampler(two, states, **options)
+    two[1].save(folder)
+    made.publish(folder)
+    return made
+
+
+def ask(agent: int = 0, length: int = 9, seeds: tuple[int, ...] = (1,), **options: Any) -> Prompt:
+    plain = Prompt(agent, some_ids(length, seed=length), 12, 0.8, 0.95, (), seeds)
+    return replace(plain, **options)
+
+
+def assert_same(found: list[list[Drawn]], expected: list[list[Drawn]]) -> None:
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert (one.ids, one.text, one.stop) == (other.ids, other.text, other.stop)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def assert_one_line(kind: type[OrchestryError], message: str, call: Callable[[], object]) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,188 @@
+"""A real Ray cluster of two machines, each a set of processes; one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+pytest.importorskip("torch")
+
+from orchestry.core.config import resolve
+from orchestry.core.errors import ConfigError
+from orchestry.core.executor import ONE, Job, Level, Lost, Needs
+from orchestry.core.sandboxed import Call, Limits
+from orchestry.engine.executors import LOCAL, open_executor
+from orchestry.store.run import load_run
+from tests.backends.letters import TASK, settings, write_task
+from tests.backends.local.tiny import tiny_folder
+
+pytestmark = pytest.mark.slow
+PROGRAM = """
+def work(n):
+    total = 0
+    for i in range(n):
+        total += i % 7
+    return total
+"""
+RUNS = 60
+LONG = ("run", "--provider", "fake", "--episodes", "100000", "--run-dir")
+
+
+class Machines:
+    """A head and a second machine, of one CPU each."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
+        self.address = str(self._cluster.address)
+        self._second: Any = None
+
+    def join(self) -> None:
+        """The second machine is there."""
+        if self._second is None:
+            self._second = self._cluster.add_node(num_cpus=1)
+        self._cluster.wait_for_nodes()
+
+    def lose(self) -> None:
+        """All processes of the second machine end at once (SIGKILL)."""
+        self._cluster.remove_node(self._second, allow_graceful=False)
+        self._second = None
+
+    def close(self) -> None:
+        import ray
+
+        ray.shutdown()
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Machines]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    found = Machines()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def machines(cluster: Machines, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    cluster.join()
+    return cluster
+
+
+async def scored(sandbox: Level, mark: str, lost: Machines | None = None) -> list[Any]:
+    """The results of many different programs; in their middle a machine may be lost."""
+    done = 0
+
+    async def one(number: int) -> Any:
+        nonlocal done
+        code = f"{PROGRAM}# {mark} {number}\n"
+        (result,) = await sandbox.run(code, "work", [Call(args=(100_000 + number,))])
+        done += 1
+        if done == RUNS // 3 and lost is not None:
+            lost.lose()
+        return result.verdict, result.value
+
+    return list(await asyncio.gather(*map(one, range(RUNS))))
+
+
+async def in_sandbox(where: str, mark: str, lost: Machines | None = None) -> list[Any]:
+    async with open_executor(where).sandbox(Limits(wall_s=60)) as sandbox:
+        assert sandbox.level
+        return await scored(sandbox, mark, lost)
+
+
+def test_programs_are_scored_elsewhere_and_again_if_a_machine_is_lost(machines: Machines) -> None:
+    alone = asyncio.run(in_sandbox("local", "x"))
+    assert [verdict for verdict, _ in alone] == ["value"] * RUNS
+    assert asyncio.run(in_sandbox("ray", "x")) == alone
+    assert asyncio.run(in_sandbox("ray", "y", lost=machines)) == alone
+
+
+def started(on: Any, args: Sequence[str], log: Path, needs: Needs = ONE) -> Job:
+    found: Job = on.start(args, log, needs)
+    return found
+
+
+def ended(job: Job) -> int:
+    while (code := job.poll()) is None:
+        job.wait(1.0)
+    return code
+
+
+def test_commands_run_elsewhere(machines: Machines, tmp_path: Path) -> None:
+    on = open_executor("ray")
+    assert on.at_once(ONE) == 2
+    assert on.at_once(Needs(2)) == 1
+    job = started(on, ["--version"], tmp_path / "log")
+    assert ended(job) == 0
+    job.close()
+    assert "version" in (tmp_path / "log").read_text()
+    watching = started(on, [*LONG, str(tmp_path / "run")], tmp_path / "log")
+    watching.wait(8.0)
+    watching.interrupt()
+    assert ended(watching) == 130
+    watching.close()
+    with pytest.raises(ConfigError, match=r"of the Ray cluster does not see .*missing"):
+        started(on, ["--version"], tmp_path / "missing" / "log")
+
+
+def test_a_lost_machine_loses_its_commands(machines: Machines, tmp_path: Path) -> None:
+    on = open_executor("ray")
+    jobs = [
+        started(on, [*LONG, str(tmp_path / f"run-{i}")], tmp_path / f"log-{i}") for i in range(2)
+    ]
+    assert [job.poll() for job in jobs] == [None, None]
+    machines.lose()
+    lost = 0
+    for job in jobs:
+        try:
+            job.wait(30.0)
+            job.close()
+        except Lost:
+            lost += 1
+    assert lost == 1
+
+
+def test_two_machines_learn_as_one_process(machines: Machines, tmp_path: Path) -> None:
+    model = str(tiny_folder(tmp_path / "tiny"))
+    sets = settings(model, write_task(tmp_path / "tasks", TASK), "episodes=8")
+    words = [word for item in sets for word in ("--set", item)]
+    found = []
+    for name, more in (("one", []), ("two", ["--on", "ray", "--set", "ranks=2"])):
+        command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(tmp_path / name)]
+        subprocess.run(
+            [*command, *words, *more], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        run = load_run(tmp_path / name)
+        found.append([episode.reward for episode in run.episodes])
+    assert found[1] == pytest.approx(found[0], abs=1e-5)
+    assert len(found[0]) == 8
+
+
+def test_no_cluster_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ConfigError, match="there is no Ray cluster on this machine"):
+        open_executor("ray")
+    with pytest.raises(ConfigError, match=r"there is no Ray cluster at ray://127\.0\.0\.1:1 "):
+        open_executor("ray://127.0.0.1:1")
+
+
+def test_ray_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"Ray is not installed: `pip install .*\[ray\]"):
+        open_executor("ray")
+    assert resolve([], [], {"executor": "ray"}).executor == "ray"
+    assert LOCAL.at_once(ONE) == 1
