@@ -192,13 +192,14 @@ Task = Annotated[
         autocompletion=task_names,
     ),
 ]
+ON = "local|processes[:N]|ray[://HOST:PORT]"
 On = Annotated[
     str | None,
     option(
         RUN,
         "Where sandbox runs and further processes go: this process, processes of this machine, or "
         "a Ray cluster. See docs/scale.md.  [local]",
-        metavar="local|processes[:N]|ray[://HOST:PORT]",
+        metavar=ON,
     ),
 ]
 Seed = Annotated[int | None, option(RUN, "Same seed, same run.  [0]", metavar="S")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestry.cli.groups import App
-from orchestry.cli.options import BUDGET, OUTPUT, RUN, Json, Trusted, option, trusting
+from orchestry.cli.options import BUDGET, ON, OUTPUT, RUN, Json, Trusted, option, trusting
 
 if TYPE_CHECKING:
     from orchestry.core.sweep import SweepConfig
@@ -31,6 +31,15 @@ def _command(
         float | None,
         option(BUDGET, "Instead of `budget_usd` in the file: over all runs.", metavar="USD"),
     ] = None,
+    on: Annotated[
+        str | None,
+        option(
+            RUN,
+            "Where runs go, and how many trials at once; instead of `executor` in the file.  "
+            "[local, one]",
+            metavar=ON,
+        ),
+    ] = None,
     trust: Trusted = False,
     as_json: Json = False,
 ) -> int:
@@ -49,31 +58,42 @@ def _command(
     from orchestry.cli.show import EXIT_CODES
     from orchestry.core.sweep import read_sweep
     from orchestry.engine.sweep import Sweep
-    from orchestry.report.sweep import read_sweep as read_found
-    from orchestry.report.sweep import sentences, write_report
 
-    errors = console(stderr=True)
-    given = {"trials": trials, "budget_usd": budget}
+    given = {"trials": trials, "budget_usd": budget, "executor": on}
     config = read_sweep(file, {key: value for key, value in given.items() if value is not None})
     _check(config, file, trust, budget)
+    _check_servers(config, file, trust, on)
     place = folder or Path("sweeps") / file.stem
-    note = partial(say, errors)
+    note = partial(say, console(stderr=True))
     reason = Sweep(config, place, note, trust=trust, confirmed=True).play()
-    options = {"--config": file, "--dir": folder, "--trials": trials, "--budget": budget}
+    options = {
+        "--config": file,
+        "--dir": folder,
+        "--trials": trials,
+        "--budget": budget,
+        "--on": on,
+    }
     typed = [(name, str(value)) for name, value in options.items() if value is not None]
     command = shlex.join(["orchestry", "sweep", *chain.from_iterable(typed)])
-    found = read_found(place)
+    _report(place, command, reason, as_json)
+    return EXIT_CODES[reason]
+
+
+def _report(place: Path, command: str, reason: str, as_json: bool) -> None:
+    """Writes the report, and shows what came out."""
+    from orchestry.report.sweep import read_sweep, sentences, write_report
+
+    found = read_sweep(place)
     paths = write_report(found, command)
     if as_json:
         best = found.whole[0] if found.whole else None
         plain = {"folder": str(place), "stopped": reason, "trials": len(found.trials), "best": best}
         typer.echo(json.dumps({**plain, "usd": found.usd, "says": sentences(found)}))
-    else:
-        for sentence in sentences(found):
-            typer.echo(sentence)
-        for path in paths:
-            typer.echo(str(path))
-    return EXIT_CODES[reason]
+        return
+    for sentence in sentences(found):
+        typer.echo(sentence)
+    for path in paths:
+        typer.echo(str(path))
 
 
 def _check(config: SweepConfig, file: Path, trust: bool, budget: float | None) -> None:
@@ -88,3 +108,18 @@ def _check(config: SweepConfig, file: Path, trust: bool, budget: float | None) -
     for _, settings in corners(config):
         own = validate(merge(raw_config(config, settings), cap))
         check_trust(own, file, trusting(trust), {} if budget is None else cap)
+
+
+def _check_servers(config: SweepConfig, file: Path, trust: bool, on: str | None) -> None:
+    """Raises ConfigError if the file names other people's clusters or databases unconfirmed."""
+    from urllib.parse import urlsplit
+
+    from orchestry.core.executor import On
+    from orchestry.engine.trust import check_server
+
+    if on is None and (address := On.of(config.executor).address):
+        shown = f"executor {address} (runs would be started there)"
+        check_server(shown, address, file, trusting(trust))
+    if config.storage and urlsplit(config.storage).hostname:
+        shown = f"storage {config.storage} (settings and results would be sent there)"
+        check_server(shown, config.storage, file, trusting(trust))

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 _KEY = re.compile(r"\b(?:sk|pk)-[\w-]{12,}")
 _MAYBE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNORECASE)
 """Also keys that a vendor cut short or starred out."""
-_SUFFIXES = ("_API_KEY", "_TOKEN", "_SECRET", "_KEY", "_PASSWORD")
+_SUFFIXES = ("_API_KEY", "_TOKEN", "_SECRET", "_KEY", "PASSWORD", "_STORAGE")
 _MIN_CHARS = 8  # shorter values occur in honest answers too
 _MARK = "[secret]"
 _SEQUENCES = (list, tuple, set, frozenset)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.resolve import explain_fault, read_config_file, refuse_secrets
+from orchestry.core.executor import ON
+from orchestry.core.resolve import Mark, explain_fault, read_config_file, refuse_secrets
 from orchestry.core.types import Frozen
 
 Choice = str | int | float | bool | None
@@ -65,6 +66,26 @@ def _named(raw: Any) -> Any:
     return {"name": raw} if isinstance(raw, str) else raw
 
 
+STORAGE = "ORCHESTRY_STORAGE"
+"""The environment variable that is read instead of the key `storage`, and never written."""
+
+
+def _bare(url: str) -> str:
+    """Raises ConfigError, which does not show the address, for one that may hold a password."""
+    _, found, rest = url.partition("://")
+    if not found:
+        raise ConfigError(
+            "config key 'storage' is no URL: give one such as postgresql+psycopg://HOST/DATABASE"
+        )
+    if ":" in rest.rpartition("@")[0] or "?" in url:
+        raise ConfigError(
+            "config key 'storage' has a password or a query, which would be written to disk: leave "
+            "them out, and give the password in PGPASSWORD or ~/.pgpass, or export the whole "
+            f"address as {STORAGE}"
+        )
+    return url
+
+
 class MeasureConfig(Frozen):
     """What a finished run is judged by. Test problems are for the end."""
 
@@ -73,7 +94,7 @@ class MeasureConfig(Frozen):
     samples: int | None = Field(None, ge=1, le=64)
     """Independent trajectories per problem; None: the run's own search."""
     episodes: int | None = Field(None, ge=1)
-    """The first so many problems; None: all."""
+    """The first so many problems; None: all. Of backend ppo: new games; None: 1,000."""
 
 
 class ConfirmConfig(Frozen):
@@ -109,17 +130,26 @@ class SweepConfig(Frozen):
     """Hard cap in dollars over all runs and evaluations. None: no cap."""
     seed: int = Field(0, ge=0)
     """Of the sampler."""
+    executor: Annotated[str, Mark.ADDRESS] = Field("local", pattern=ON)
+    """Where runs go, and how many trials at once: `local` one, `processes:N` N on this machine,
+    `ray` or `ray://HOST:PORT` as many as the Ray cluster holds."""
+    storage: Annotated[str | None, AfterValidator(lambda url: url and _bare(url))] = None
+    """The study's database, an SQLAlchemy URL of SQLite, PostgreSQL or MySQL, for several machines;
+    None: study.db in the sweep's folder."""
+    study: str | None = Field(None, min_length=1, max_length=200)
+    """The study's name in `storage`, the same on all machines; None: the name of the sweep's
+    folder."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
         for key in self.keys:
             if why := _refused(key):
                 raise ConfigError(f"config key 'keys.{key}': {why}")
-        if self.run.get("backend") == "ppo":
+        if self.run.get("backend") == "ppo" and (self.confirm.seeds or self.measure.samples):
             raise ConfigError(
-                "config key 'run.backend' is ppo: sweeps take backends api and local, since ppo "
-                "has no budget and evaluates games, not problems: write a loop over "
-                "`orchestry run --backend ppo`"
+                "config keys 'confirm.seeds' and 'measure.samples' are of problems, and backend "
+                "ppo plays games: leave them out; `orchestry run --config best.yaml --seed S` and "
+                "`orchestry compare` play the best anew"
             )
         if self.run.get("recipe"):
             raise ConfigError(

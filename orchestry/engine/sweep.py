@@ -1,18 +1,18 @@
 """Sweeps: trials of settings, proposed and pruned by Optuna, each a run directory.
 
-One process plays a sweep. A trial's runs are processes of their own (engine.trials), so that one
-can be stopped by its curve, and a killed one resumed. Before a trial begins, its part of what is
-left of the cap is set aside; the ledgers of its runs keep to that.
+One process plays a sweep's folder, and several folders may share a study (engine.study). A trial's
+runs are processes of their own (engine.trials), so that one can be stopped by its curve, a killed
+one resumed, and several played at once, here or elsewhere. Before a trial begins, its part of what
+is left of the cap is reserved (engine.slices); the ledgers of its runs keep to that.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from inspect import signature
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -21,83 +21,48 @@ import yaml
 from filelock import FileLock, Timeout
 
 from orchestry.core.config import RunConfig, validate
-from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, OrchestryError, unknown
+from orchestry.core.errors import ConfigError, OrchestryError
+from orchestry.core.executor import Executor
 from orchestry.core.files import write_atomic
-from orchestry.core.resolve import by_role, leaves, put_key
-from orchestry.core.seeds import derive
-from orchestry.core.sweep import Choices, MeasureConfig, Named, Range, SweepConfig
+from orchestry.core.ppo import check_settings
+from orchestry.core.resolve import by_role, put_key
+from orchestry.core.sweep import Choices, MeasureConfig, SweepConfig
+from orchestry.engine.executors import needs_of, open_executor
+from orchestry.engine.slices import CONFIRM, TRIAL, Slice, Spent
+from orchestry.engine.study import Played, Study, Tried, cap_of, classes, folder_of, in_words
 from orchestry.engine.trials import (
     Asked,
     Curve,
+    Interrupts,
     Note,
     Stop,
     await_writers,
-    ends_in_order,
     is_whole,
+    play_all,
     play_run,
     spent_in,
 )
 from orchestry.engine.trust import remember
+from orchestry.store.summary import NANO, nano
 
 if TYPE_CHECKING:
-    from optuna import Study
     from optuna.trial import Trial
 
 FAILURES = 3
 """So many failed trials in a row stop the sweep."""
 ENOUGH = 20
 """Whole trials from which on the keys' importance is computed."""
-TRIALS, SWEEP, BEST, CONFIRM, LOCK = (
-    "trials.jsonl",
-    "sweep.json",
-    "best.yaml",
-    "confirm",
-    "sweep.lock",
-)
+TRIALS, SWEEP, BEST, LOCK = "trials.jsonl", "sweep.json", "best.yaml", "sweep.lock"
 """In the sweep's folder."""
 PINNED = "trial.json"
 """In confirm/best: which trial is confirmed."""
-_FOLDER = re.compile(r"trial-\d{4,6}")
-_DECIDE = ("run", "keys", "seeds", "measure")
-"""What a sweep's trials have in common; the rest may change when it goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One run of a trial."""
-
-    folder: str
-    """From the sweep's folder."""
-    seed: int
-    value: float | None
-    """What it is judged by; None: it was pruned, or has no evaluation."""
-    usd: float
-    """Its runs and evaluations, in dollars."""
-    stopped: str = ""
-    """What stopped at its budget: `run`, `evaluation` or `run and evaluation`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A trial that ended."""
-
-    number: int
-    settings: Mapping[str, Any]
-    state: str
-    """`complete`, `pruned` or `failed`."""
-    value: float | None
-    """The mean over its runs."""
-    runs: tuple[Played, ...] = ()
-    curve: tuple[tuple[int, float], ...] = ()
-    """Of its first run: episodes, and the running mean of the reward."""
-    why: str = ""
 
 
 class Sweep:
     """A sweep in its folder, which one process plays at a time."""
 
     study: Study
+    executor: Executor
 
     def __init__(
         self,
@@ -113,6 +78,7 @@ class Sweep:
         use them. Raises ConfigError for settings that no run takes, and without Optuna."""
         self.config, self.folder, self.note = config, folder, note
         self._trust, self._confirmed = trust, confirmed
+        self._interrupts = Interrupts()
         for key, settings in corners(config):
             try:
                 trial_config(config, settings)
@@ -120,16 +86,17 @@ class Sweep:
                 where = f"keys.{key}" if key else "run"
                 raise ConfigError(f"config key '{where}': {error}") from None
         _check_folder(folder)
-        _classes(config)
+        classes(config)
 
     def play(self) -> str:
         """Plays what is missing of all trials; why it ended, in the words of `Stopped`.
 
-        Raises ConfigError while another process plays the sweep, for a folder of another sweep, and
-        for a sampler that lacks a package."""
+        Raises ConfigError while another process plays this folder, for a folder of another sweep,
+        for a sampler that lacks a package, and for a database or cluster that can't be reached."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.executor = open_executor(self.config.executor)
         try:
-            with FileLock(self.folder / LOCK, timeout=0), ends_in_order():
+            with FileLock(self.folder / LOCK, timeout=0), self._interrupts, in_words():
                 self.open()
                 return self._ended()
         except Timeout:
@@ -142,21 +109,15 @@ class Sweep:
         path = self.folder / SWEEP
         if not path.exists():
             write_atomic(path, json.dumps(self._plain(), allow_nan=False).encode())
-        self.study = _study(self.config, self.folder)
-        now = json.loads(json.dumps(self.config.model_dump(mode="json", include=set(_DECIDE))))
-        before = self.study.user_attrs.get("asked")
-        if before is None:
-            self.study.set_user_attr("asked", now)
-        elif before != now:
-            raise ConfigError(
-                f"{self.folder} holds another sweep: {_differing(before, now)}: choose another "
-                "--dir (trials, budget_usd, confirm, sampler and pruner may change)"
-            )
+        self.study = Study(self.config, self.folder)
 
     def _ended(self) -> str:
         try:
-            await_writers(self.folder, self.note)
+            await_writers(self.folder, self.note, self._interrupts)
+            self.study.renew()
             self._play_trials()
+            for number, owner in self.study.going.items():
+                self.note(f"trial {number} has not ended: {owner} plays it, or was stopped there")
             self._confirm()
         except Stop as stop:
             self.note(stop.told)
@@ -169,31 +130,51 @@ class Sweep:
         return "done"
 
     def _play_trials(self) -> None:
-        failures = 0
-        for trial, settings in self._missing():
-            tried = self._try(trial, settings)
-            failures = failures + 1 if tried.state == "failed" else 0
+        left, failures = self.study.left(), 0
+
+        def propose() -> Callable[[], tuple[Trial, str, Tried]] | None:
+            found = self._next(left)
+            return None if found is None else lambda: self._try(*found)
+
+        def ended(found: tuple[Trial, str, Tried]) -> None:
+            nonlocal failures
+            self._tell(*found)
             self.write()
+            tried = found[2]
+            failures = failures + 1 if tried.state == "failed" else 0
             if failures == FAILURES:
                 raise Stop("failed", f"{FAILURES} trials in a row failed: {tried.why}")
 
-    @property
-    def tried(self) -> list[Tried]:
-        """The trials that ended, in order."""
-        found = [trial.user_attrs.get("tried") for trial in self.study.get_trials(deepcopy=False)]
-        return [_tried(one) for one in found if one]
+        play_all(propose, self._places, ended, self._interrupts)
+
+    def _places(self) -> int:
+        return self.executor.at_once(needs_of(trial_config(self.config, {})))
 
     @property
     def best(self) -> Tried | None:
         """The trial with the highest value; the first, if tied."""
-        whole = [one for one in self.tried if one.value is not None]
+        whole = [one for one in self.study.tried if one.value is not None]
         return max(whole, key=lambda one: (one.value, -one.number), default=None)
 
     def write(self) -> None:
         """Writes trials.jsonl, sweep.json, and best.yaml once there is a best trial."""
-        lines = "".join(json.dumps(asdict(one)) + "\n" for one in self.tried)
+        tried, rows = self.study.tried, self.study.slices.all()
+        lines = "".join(json.dumps(asdict(one)) + "\n" for one in tried)
         write_atomic(self.folder / TRIALS, lines.encode())
-        found = {**self._plain(), "importance": self._importance(), "usd": spent_in(self.folder)}
+        values = {one.value for one in tried if one.value is not None}
+        whole = sum(one.value is not None for one in tried)
+        known = self.study.importance() if whole >= ENOUGH and len(values) > 1 else {}
+        away = [row for row in rows if row.owner != self.study.owner and row.state != "open"]
+        usd = spent_in(self.folder) + sum(row.nano for row in away) / NANO
+        mine = next((row.owner for row in rows if row.key == CONFIRM), "")
+        found = {
+            **self._plain(),
+            "importance": known,
+            "usd": usd,
+            "owner": self.study.owner,
+            "confirms": mine,
+            "going": {str(number): owner for number, owner in self.study.going.items()},
+        }
         if best := self.best:
             found["same"] = self._as_given(best.settings)
             text = yaml.safe_dump(raw_config(self.config, best.settings), sort_keys=False)
@@ -201,69 +182,60 @@ class Sweep:
         write_atomic(self.folder / SWEEP, json.dumps(found).encode())
 
     def _plain(self) -> dict[str, Any]:
-        plain = self.config.model_dump(mode="json")
-        return {"sweep": plain, "importance": {}, "usd": 0.0, "same": False}
+        nothing = {"importance": {}, "usd": 0.0, "same": False, "confirms": "", "going": {}}
+        return {"sweep": self.config.model_dump(mode="json"), "owner": "", **nothing}
 
     def _as_given(self, settings: Mapping[str, Any]) -> bool:
         """Whether settings make the run as it was given."""
         return trial_config(self.config, settings) == trial_config(self.config, {})
 
-    def _importance(self) -> dict[str, float]:
-        """How much each key matters for reaching the best tenth of trials (PED-ANOVA, Watanabe et
-        al., arXiv 2304.10255), summing to 1; empty below ENOUGH whole trials."""
-        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-        values = [one.value for one in self.tried if one.value is not None]
-        if len(values) < ENOUGH or len(set(values)) < 2:
-            return {}
-        return dict(get_param_importances(self.study, evaluator=PedAnovaImportanceEvaluator()))
-
-    def _missing(self) -> Iterator[tuple[Trial, dict[str, Any]]]:
-        """Trials that a killed process left, then new ones, up to the number asked for."""
-        from optuna.trial import TrialState
-
-        for left in self.study.get_trials(states=(TrialState.RUNNING,)):
-            name = str(left.user_attrs.get("folder", ""))
-            self.study.tell(left.number, state=TrialState.FAIL)
-            if _FOLDER.fullmatch(name) and (self.folder / name).is_dir():
-                self.study.enqueue_trial(left.params, user_attrs={"folder": name})
-        sampler = self.config.sampler.model_dump(mode="json")
-        while self._begun() < self.config.trials:
-            if self.study.user_attrs.get("over") == sampler:
-                return
-            yield self._asked()
-
-    def _asked(self) -> tuple[Trial, dict[str, Any]]:
-        """The next trial. Raises ConfigError if the sampler lacks a package."""
-        from optuna.trial import TrialState
-
-        # Seeded by the trial: a process that goes on draws what this one would have drawn.
-        self.study.sampler = _sampler(self.config, len(self.study.get_trials(deepcopy=False)))
+    def _next(
+        self, left: list[tuple[str, Trial, dict[str, Any]]]
+    ) -> tuple[str, Trial, dict[str, Any], int] | None:
+        """A trial that was cut off, then new ones, up to the number asked for, with the
+        nano-dollars of its slice. Raises Stop if the cap has nothing left."""
+        if left:
+            key, trial, settings = left[0]
+            spent = spent_in(self.folder / folder_of(trial.number))
+            part = self._reserve(key, lambda rows: self._share(rows, True), spent)
+            left.pop(0)
+            return key, trial, settings, part or 0
+        key = f"{TRIAL}{uuid.uuid4().hex}"
+        if self.study.over or (part := self._reserve(key, self._share)) is None:
+            return None
         try:
-            trial = self.study.ask()
-            if "folder" not in trial.user_attrs:
-                trial.set_user_attr("folder", f"trial-{trial.number:04d}")
-            keys = self.config.keys.items()
-            return trial, {key: suggested(trial, key, what) for key, what in keys}
-        except ImportError as error:
-            for one in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                self.study.tell(one.number, state=TrialState.FAIL)
-            raise _lacking("sampler", self.config.sampler, error) from None
+            return key, *self.study.ask(key), part
+        except ConfigError:
+            self.study.slices.drop(key)
+            raise
 
-    def _begun(self) -> int:
-        """Trials that count: not failed ones, nor those that wait in the queue."""
-        from optuna.trial import TrialState
+    def _share(self, others: Sequence[Slice], again: bool = False) -> Fraction | None:
+        """A trial's part of what is left, in even parts; None: all have begun."""
+        begun = [row for row in others if row.key.startswith(TRIAL) and row.state != "failed"]
+        to_come = max(int(again), self.config.trials - len(begun))
+        units = to_come * self.config.seeds + 2 * self.config.confirm.seeds
+        return Fraction(self.config.seeds, units) if to_come > 0 else None
 
-        counted = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-        return len(self.study.get_trials(deepcopy=False, states=counted))
+    def _reserve(
+        self, key: str, share: Callable[[Sequence[Slice]], Fraction | None], spent: float = 0.0
+    ) -> int | None:
+        """Raises Stop."""
+        cap = cap_of(self.config)
+        try:
+            return self.study.slices.reserve(key, self.study.owner, share, cap, nano(spent))
+        except Spent:
+            usd = self.config.budget_usd
+            told = f"the sweep's cap of ${usd:g} is spent or reserved: raise budget_usd"
+            raise Stop("budget", told) from None
 
-    def _try(self, trial: Trial, settings: Mapping[str, Any]) -> Tried:
-        """Plays a trial's runs one after the other, and tells the study."""
-        folder = self.folder / str(trial.user_attrs["folder"])
+    def _try(
+        self, key: str, trial: Trial, settings: Mapping[str, Any], part: int
+    ) -> tuple[Trial, str, Tried]:
+        """Plays a trial's runs one after the other."""
+        folder = self.folder / folder_of(trial.number)
         folder.mkdir(exist_ok=True)
-        part = self._part()
         self.note(f"trial {trial.number}: {said(settings)}")
-        curve = Curve(trial)
+        curve = Curve(trial, [*self.study.trials[trial.number].intermediate_values])
         try:
             runs = tuple(self._runs(folder, settings, part, curve))
             found = _ended(trial.number, settings, runs, curve)
@@ -274,20 +246,14 @@ class Sweep:
                 if (usd := spent_in(place))
             )
             found = Tried(trial.number, settings, "failed", None, paid, why=str(error))
-        self._tell(trial, found)
-        return found
+        return trial, key, replace(found, owner=self.study.owner)
 
-    def _tell(self, trial: Trial, found: Tried) -> None:
-        from optuna.trial import TrialState
-
-        states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
-        trial.set_user_attr("tried", asdict(found))
-        try:
-            self.study.tell(trial, found.value, state=states.get(found.state, TrialState.FAIL))
-        except RuntimeError:  # study.stop(), which is for optimize: the sampler has no more
-            if not self.study.get_trials(deepcopy=False)[trial.number].state.is_finished():
-                raise
-            self.study.set_user_attr("over", self.config.sampler.model_dump(mode="json"))
+    def _tell(self, trial: Trial, key: str, found: Tried) -> None:
+        """Writes what a trial came to into the study, and gives back what it did not spend."""
+        over = self.study.tell(trial, found)
+        spent = nano(spent_in(self.folder / folder_of(found.number)))
+        self.study.slices.settle(key, spent, "failed" if found.state == "failed" else "ended")
+        if over:
             self.note(f"{self.config.sampler.name} has tried everything")
         value = "" if found.value is None else f", value {found.value:.4g}"
         dollars = f", ${sum(run.usd for run in found.runs):.4f}"
@@ -296,90 +262,112 @@ class Sweep:
         self.note(f"trial {found.number}: {found.state}{value}{dollars}{cut}{why}")
 
     def _runs(
-        self, folder: Path, settings: Mapping[str, Any], part: float | None, curve: Curve
+        self, folder: Path, settings: Mapping[str, Any], part: int, curve: Curve
     ) -> Iterator[Played]:
         """A trial's runs, until one is pruned."""
-        self._prepare(folder, settings)
-        first = trial_config(self.config, settings).seed
-        own = None if part is None else part / self.config.seeds
-        for seed in range(first, first + self.config.seeds):
-            asked = self._run(folder, seed, own)
-            how = self.config.measure
-            found = play_run(asked, how, how.split, curve if seed == first else None)
+        config = self._prepare(folder, settings)
+        how, share = self.config.measure, part // self.config.seeds
+        for seed in range(config.seed, config.seed + self.config.seeds):
+            asked = self._run(folder, config, seed)
+            others = nano(spent_in(folder)) - nano(spent_in(asked.place))
+            asked = self._capped(asked, max(0, min(share, part - others)))
+            found = play_run(asked, how, how.split, curve if seed == config.seed else None)
             name, usd = str(asked.place.relative_to(self.folder)), spent_in(asked.place)
             yield Played(name, seed, found.value, usd, found.stopped)
             if found.value is None:
                 return
 
-    def _prepare(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def _prepare(self, folder: Path, settings: Mapping[str, Any]) -> RunConfig:
         """Writes the config of a trial's runs."""
-        file = folder / "trial.yaml"
+        file, config = folder / "trial.yaml", trial_config(self.config, settings)
         file.write_text(yaml.safe_dump(raw_config(self.config, settings)))
         if self._confirmed:
-            remember(trial_config(self.config, settings), file)
+            remember(config, file)
+        return config
 
-    def _run(self, folder: Path, seed: int, usd: float | None) -> Asked:
+    def _run(self, folder: Path, config: RunConfig, seed: int) -> Asked:
         budget = self.config.run.get("budget") or {}
-        return Asked(folder, seed, usd, budget.get("usd"), self._trust)
+        return Asked(
+            folder,
+            seed,
+            most=budget.get("usd"),
+            trust=self._trust,
+            executor=self.executor,
+            needs=needs_of(config),
+            games=config.backend == "ppo",
+            interrupts=self._interrupts,
+            note=self.note,
+        )
 
-    def _left(self) -> float | None:
-        """Dollars left of the cap; None: there is none. Raises Stop at 0."""
-        if (cap := self.config.budget_usd) is None:
-            return None
-        left = cap - spent_in(self.folder)
-        if left < 0 or left == 0 < cap:
-            raise Stop("budget", f"the sweep's cap of ${cap:g} is spent: raise budget_usd")
-        return left
-
-    def _part(self) -> float | None:
-        """Dollars that the next trial may spend: what is left, in even parts. Raises Stop at 0."""
-        if (left := self._left()) is None:
-            return None
-        to_come = max(1, self.config.trials - self._begun() + 1)
-        units = to_come * self.config.seeds + 2 * self.config.confirm.seeds
-        return left * self.config.seeds / max(1, units)
+    def _capped(self, asked: Asked, part: int) -> Asked:
+        """A run with its part of the cap, if there is one."""
+        return asked if self.config.budget_usd is None else replace(asked, usd=part / NANO)
 
     def _confirm(self) -> None:
-        """Plays the best setting and the run as it was given, with seeds that no trial had."""
-        asked, best = self.config.confirm, self._pinned()
-        if not asked.seeds or best is None:
+        """Plays the best setting and the run as it was given, with seeds that no trial had, if this
+        folder is the one that does."""
+        asked, place = self.config.confirm, self.folder / CONFIRM
+        if not asked.seeds or (best := self._chosen()) is None or not self._is_last():
             return
+        sides = {place / "given": {}, place / "best": best["settings"]}
+        for side in sides:
+            side.mkdir(parents=True, exist_ok=True)
+        write_atomic(place / "best" / PINNED, json.dumps(best).encode())
+        configs = {folder: self._prepare(folder, settings) for folder, settings in sides.items()}
         seed = trial_config(self.config, {}).seed + self.config.seeds
-        seeds = range(seed, seed + asked.seeds)
-        sides = {self.folder / CONFIRM / "given": {}, self.folder / CONFIRM / "best": best}
-        runs = [(folder, each) for each in seeds for folder in sides]
-        how = MeasureConfig(samples=asked.samples)
-        todo = [one for one in runs if not is_whole(Asked(*one), asked.split, asked.samples)]
-        for folder in {folder for folder, _ in todo}:
-            self._prepare(folder, sides[folder])
+        runs = [
+            self._run(folder, config, each)
+            for each in range(seed, seed + asked.seeds)
+            for folder, config in configs.items()
+        ]
+        todo = [one for one in runs if not is_whole(one, asked.split, asked.samples)]
+
+        def propose() -> Callable[[], Asked] | None:
+            if not todo:
+                return None
+            one, key = todo[0], str(todo[0].place.relative_to(self.folder))
+            share = Fraction(1, len(todo))
+            part = self._reserve(key, lambda rows: share, spent_in(one.place)) or 0
+            own = replace(self._capped(todo.pop(0), part), raised=True)
+            self.note(f"confirming: {own.folder.name}, seed {own.seed}")
+            return lambda: self._confirmed_by(own)
+
+        def ended(one: Asked) -> None:
+            key = str(one.place.relative_to(self.folder))
+            self.study.slices.settle(key, nano(spent_in(one.place)), "ended")
+
+        play_all(propose, self._places, ended, self._interrupts)
+
+    def _confirmed_by(self, own: Asked) -> Asked:
+        asked = self.config.confirm
         try:
-            for place, (folder, each) in enumerate(todo):
-                self.note(f"confirming: {folder.name}, seed {each}")
-                left = self._left()
-                part = None if left is None else left / (len(todo) - place)
-                own = replace(self._run(folder, each, part), raised=True)
-                play_run(own, how, asked.split, None)
+            play_run(own, MeasureConfig(samples=asked.samples), asked.split, None)
         except OrchestryError as error:
             raise Stop("failed", f"the best could not be confirmed: {error}") from None
+        return own
 
-    def _pinned(self) -> Mapping[str, Any] | None:
-        """The settings that are confirmed: those with which it began, else the best ones; None if
-        there is nothing to confirm."""
-        place = self.folder / CONFIRM
-        path = place / "best" / PINNED
+    def _is_last(self) -> bool:
+        """Whether this folder confirms: the first one once all trials have ended."""
+        first = self.study.slices.confirms(self.study.owner)
+        if not first:
+            self.note("the last folder whose trials end confirms the best")
+        elif first != self.study.owner:
+            self.note(f"{first} confirms the best: the result is in its folder")
+        return first == self.study.owner
+
+    def _chosen(self) -> Mapping[str, Any] | None:
+        """The trial that is confirmed and its settings: the one with which it began, else the best;
+        None if there is nothing to confirm."""
+        path = self.folder / CONFIRM / "best" / PINNED
         if path.is_file():
-            found: Mapping[str, Any] = json.loads(path.read_bytes())["settings"]
+            found: Mapping[str, Any] = json.loads(path.read_bytes())
             return found
-        if not self.config.confirm.seeds or (best := self.best) is None:
+        if (best := self.best) is None:
             return None
         if self._as_given(best.settings):
             self.note("the best setting is the run as it was given: there is nothing to confirm")
             return None
-        for name in ("given", "best"):
-            (place / name).mkdir(parents=True, exist_ok=True)
-        pinned = {"trial": best.number, "settings": best.settings}
-        write_atomic(path, json.dumps(pinned).encode())
-        return best.settings
+        return {"trial": best.number, "settings": best.settings}
 
 
 def raw_config(config: SweepConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -392,7 +380,10 @@ def raw_config(config: SweepConfig, settings: Mapping[str, Any]) -> dict[str, An
 
 def trial_config(config: SweepConfig, settings: Mapping[str, Any]) -> RunConfig:
     """The same, checked. Raises ConfigError."""
-    return validate(raw_config(config, settings))
+    found = validate(raw_config(config, settings))
+    if found.backend == "ppo":
+        check_settings(found)
+    return found
 
 
 def corners(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -406,16 +397,6 @@ def corners(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
     first = {key: values[0] for key, values in ends.items()}
     for key, values in ends.items():
         yield from ((key, {**first, key: value}) for value in values)
-
-
-def suggested(trial: Trial, key: str, what: Range | Choices) -> Any:
-    """The sampler's value for a key."""
-    if isinstance(what, Choices):
-        return trial.suggest_categorical(key, what.choices)
-    if isinstance(what.low, int) and isinstance(what.high, int):
-        step = int(what.step or 1)
-        return trial.suggest_int(key, what.low, what.high, step=step, log=what.log)
-    return trial.suggest_float(key, what.low, what.high, step=what.step, log=what.log)
 
 
 def said(settings: Mapping[str, Any]) -> str:
@@ -436,12 +417,6 @@ def _ended(
     return Tried(number, settings, state, value, runs, tuple(curve.points))
 
 
-def _tried(plain: Mapping[str, Any]) -> Tried:
-    runs = tuple(Played(**run) for run in plain["runs"])
-    curve = tuple((int(at), float(value)) for at, value in plain["curve"])
-    return Tried(**{**plain, "runs": runs, "curve": curve})
-
-
 def _check_folder(folder: Path) -> None:
     """Raises ConfigError for a folder that holds other things than a sweep."""
     if folder.exists() and not folder.is_dir():
@@ -451,74 +426,3 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(
             f"--dir {folder} is not empty and holds no sweep (no {SWEEP}): choose another folder"
         )
-
-
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Which keys differ, with both values, the first three."""
-    first, second = dict(leaves(before)), dict(leaves(now))
-    odd = [key for key in first | second if first.get(key) != second.get(key)]
-    found = [
-        f"{key} was {first.get(key, 'not given')!r} and is {second.get(key, 'not given')!r}"
-        for key in odd[:3]
-    ]
-    return "; ".join([*found, *([f"and {len(odd) - 3} more"] if len(odd) > 3 else [])])
-
-
-def _classes(config: SweepConfig) -> tuple[Any, Any]:
-    """The sampler and the pruner. Raises ConfigError."""
-    try:
-        import optuna
-    except ImportError:
-        raise ConfigError(f"Optuna is not installed: `{install('sweep')}`") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    return _sampler(config, 0), _made(optuna.pruners, "pruner", config.pruner, {})
-
-
-def _study(config: SweepConfig, folder: Path) -> Study:
-    """The study in study.db, with the sampler and the pruner."""
-    import optuna
-    from sqlalchemy import URL
-
-    sampler, pruner = _classes(config)
-    url = URL.create("sqlite", database=str(folder.resolve() / "study.db")).render_as_string()
-    return optuna.create_study(
-        storage=url.replace("{", "{{").replace("}", "}}"),  # Optuna formats it
-        study_name="sweep",
-        sampler=sampler,
-        pruner=pruner,
-        direction="maximize",
-        load_if_exists=True,
-    )
-
-
-def _sampler(config: SweepConfig, trial: int) -> Any:
-    from optuna import samplers
-
-    return _made(samplers, "sampler", config.sampler, {"seed": derive(config.seed, trial) % 2**32})
-
-
-def _made(module: Any, key: str, named: Named, usual: Mapping[str, Any]) -> Any:
-    """An object of a class that the config names."""
-    known = [n for n in dir(module) if n.endswith(key.title()) and not n.startswith("Base")]
-    if named.name not in known:
-        raise ConfigError(unknown(f"{key} of Optuna", named.name, known))
-    made = getattr(module, named.name)
-    takes = signature(made).parameters
-    given = {name: value for name, value in usual.items() if name in takes}
-    try:
-        return made(**{**given, **named.arguments})
-    except ImportError as error:
-        raise _lacking(key, named, error) from None
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"config key '{key}': {named.name}: {error}") from None
-
-
-def _lacking(key: str, named: Named, error: ImportError) -> ConfigError:
-    """The message for a package that a class of Optuna needs."""
-    cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
-    package = (cause.name or error.name or "").partition(".")[0]
-    what = f"the package {package}: `pip install {package}`" if package else f"a package: {error}"
-    return ConfigError(
-        f"config key '{key}': {named.name} needs {what}, then the same command goes on"
-    )

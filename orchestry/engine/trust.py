@@ -144,6 +144,20 @@ def check_trust(
     """
     mine = {(place.kind, place.value) for place in _places(typed or {}, where)}
     strange = [place for place in _foreign(config, where, environ) if _id(place) not in mine]
+    _ask(strange, where, trust, environ)
+
+
+def check_server(
+    shown: str, url: str, where: Path, trust: Trust, environ: Mapping[str, str] = os.environ
+) -> None:
+    """The same for an address that no run's config has. `shown`: its key, and its effect."""
+    place = Place("server", _origin(url), shown)
+    if not _own(place, environ) and _line(place) not in _remembered(environ):
+        _ask([place], where, trust, environ)
+
+
+def _ask(strange: list[Place], where: Path, trust: Trust, environ: Mapping[str, str]) -> None:
+    """Raises ConfigError if there are places that the user does not confirm."""
     if not strange:
         return
     named = f"{where} names {'; '.join(place.shown for place in strange)}"

@@ -43,9 +43,15 @@ class Found:
     """In order."""
     importance: Mapping[str, float]
     usd: float
-    """Dollars of everything in the folder: all trials, and what confirmed the best."""
+    """Dollars of all trials, and what confirmed the best."""
     same: bool
     """Whether the best setting is the run as it was given."""
+    owner: str
+    """This folder's name in the study; other folders may share that."""
+    confirms: str
+    """The folder that confirms the best; '' as long as none does."""
+    going: Mapping[str, str]
+    """Trials that have not ended, and the folders that play them."""
 
     @property
     def whole(self) -> list[Line]:
@@ -102,7 +108,8 @@ def read_sweep(folder: Path) -> Found:
             f"{folder} holds no sweep: give the folder of `orchestry sweep`"
         ) from None
     trials = tuple(json.loads(line) for line in lines)
-    names = ("sweep", "importance", "usd", "same")
+    known = {"owner": "", "confirms": "", "going": {}, **known}  # of before studies were shared
+    names = ("sweep", "importance", "usd", "same", "owner", "confirms", "going")
     own = {name: known[name] for name in names}
     return Found(folder, trials=trials, **own)
 
@@ -116,6 +123,8 @@ def confirmed(found: Found) -> Confirmed | str:
     if not pinned.is_file():
         if found.same:
             return "The best setting is the run as it was given: there is no gain to confirm."
+        if found.confirms not in ("", found.owner):
+            return f"{inline(found.confirms)} confirms the best: its report has the comparison."
         return "The best was not confirmed yet, so no gain is claimed."
     sides = {name: _runs(place / name, asked) for name in ("given", "best")}
     lacking = [f"{name}: {why}" for name, (_, why) in sides.items() if why]
@@ -170,6 +179,11 @@ def sentences(found: Found) -> list[str]:
         if state in states
     )
     said = [f"{counted(len(states), 'trial')} ({counts or 'none yet'}), {dollars(found.usd)}."]
+    said += [
+        f"Trial {number} has not ended: {inline(owner)} plays it, or was stopped there."
+        for number, owner in found.going.items()
+        if owner != found.owner
+    ]
     if not found.whole:
         return said
     best = found.whole[0]
@@ -229,6 +243,9 @@ def _parts(found: Found, command: str, pictures: Sequence[str], lacking: str) ->
             "\\* A run or its evaluation stopped at its part of the cap, so the value is of fewer "
             "episodes or problems than those of the others."
         )
+    if away := [one for one in found.trials if one.get("owner", "") != found.owner]:
+        listed = ", ".join(f"{one['number']} by {inline(one['owner'])}" for one in away)
+        yield f"Played in other folders, which have their runs: {listed}."
     if pruned := [one for one in found.trials if one["value"] is None]:
         yield f"Without a value: {', '.join(_without(one) for one in pruned)}."
     if found.importance:

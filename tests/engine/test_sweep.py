@@ -20,13 +20,15 @@ from filelock import FileLock
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.sweep import SweepConfig, read_sweep
-from orchestry.engine.sweep import Played, Sweep, Tried, corners, trial_config
+from orchestry.engine.study import Played, Study, Tried
+from orchestry.engine.sweep import Sweep, corners, trial_config
 from orchestry.engine.trials import Asked, Stop, curve_of, spent_in
 from orchestry.engine.trust import check_trust
 from orchestry.report.stats import crossed
 from orchestry.report.sweep import Confirmed, confirmed, sentences, write_report
 from orchestry.report.sweep import read_sweep as read_found
 from orchestry.store import journal
+from orchestry.store.games import kept
 from orchestry.store.journal import Counted
 from orchestry.store.run import Run, is_written
 
@@ -116,7 +118,8 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
         ({"keys": {"allow_unsafe_code": [True, False]}}, "allow_unsafe_code'"),
         ({"keys": {"provider.base_url": ["http://a", "http://b"]}}, "an address"),
         ({"keys": {"agents.x.provider.base_url": ["http://a", "http://b"]}}, "an address"),
-        ({"run": {**RUN, "backend": "ppo"}}, "sweeps take backends api and local"),
+        ({"run": {"backend": "ppo"}, "confirm": {"seeds": 1}}, r"confirm\.seeds'.*plays games"),
+        ({"run": {"backend": "ppo"}, "measure": {"samples": 2}}, r"measure\.samples'"),
         ({"run": {**RUN, "recipe": {"steps": ["search"]}}}, r"run\.recipe'"),
         ({"confirm": {"seeds": 1, "split": "dev"}}, r"confirm\.split' is dev, .*measure\.split"),
         (
@@ -127,7 +130,11 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
             },
             r"confirm\.split' is dev, .*run\.split",
         ),
-        ({"storage": "sqlite:///x"}, "unknown config key 'storage'"),
+        ({"storage": "postgresql://me:secret@host/db"}, "has a password.*PGPASSWORD"),
+        ({"storage": "postgresql://me:a/b@host/db"}, "has a password"),
+        ({"storage": "postgresql://host/db?password=secret"}, "has a password"),
+        ({"storage": "postgresql:me:secret@host"}, "is no URL"),
+        ({"executor": "cluster"}, "'executor' is 'cluster'"),
         ({"keys": {}}, "'keys'"),
         ({"measure": {"split": "test"}}, "'measure.split'"),
         ({"trails": 3}, "did you mean 'trials'"),
@@ -180,25 +187,53 @@ def opened(place: Path, **changes: Any) -> Sweep:
     return sweep
 
 
+def test_a_study_without_dollars_is_refused(tmp_path: Path) -> None:
+    """An earlier version counted the runs in the folder, so its trials have no slices."""
+    optuna.create_study(storage=f"sqlite:///{tmp_path / 'old.db'}", study_name="s").ask()
+    storage = {"storage": f"sqlite:///{tmp_path / 'old.db'}", "study": "s"}
+    with pytest.raises(ConfigError, match=r"trials of an earlier version"):
+        Study(read_sweep(sweep_file(tmp_path / "s.yaml", **storage)), tmp_path)
+
+
 def test_one_process_plays_a_sweep(tmp_path: Path) -> None:
     sweep = opened(tmp_path)
     with FileLock(sweep.folder / "sweep.lock"), pytest.raises(ConfigError, match="another process"):
         sweep.play()
 
 
-@pytest.mark.parametrize("folder", ["trial-0000", "../elsewhere", "trial-0000/.."])
-def test_a_dead_trial_goes_on_in_its_own_folder_alone(tmp_path: Path, folder: str) -> None:
+def test_a_dead_trial_goes_on_with_its_settings_in_its_folder(tmp_path: Path) -> None:
     sweep = opened(tmp_path)
-    dead, settings = sweep._asked()
-    assert dead.user_attrs["folder"] == "trial-0000"
-    dead.set_user_attr("folder", folder)
-    (sweep.folder / "trial-0000").mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    again, its = next(opened(tmp_path)._missing())
-    kept = folder == "trial-0000"
-    assert again.number == 1
-    assert again.user_attrs["folder"] == ("trial-0000" if kept else "trial-0001")
-    assert not kept or its == settings
+    _, dead, settings, part = begun(sweep)
+    dead.report(0.25, 1)
+    again = opened(tmp_path)
+    left = again.study.left()
+    key, trial, its, its_part = nonempty(again._next(left))
+    assert (trial.number, its, its_part, left) == (0, settings, part, [])
+    assert [row.key for row in again.study.slices.all()] == [key]
+    assert again.study.trials[0].intermediate_values == {1: 0.25}
+    assert begun(again)[1].number == 1
+
+
+def test_a_slice_without_a_trial_is_given_back(tmp_path: Path) -> None:
+    """A process that was killed between the two leaves one."""
+    sweep = opened(tmp_path, trials=1)
+    assert sweep._reserve("trial-lost", sweep._share) == 5_000_000_000
+    assert sweep._next([]) is None
+    again = opened(tmp_path, trials=1)
+    again.study.renew()
+    assert begun(again)[3] == 5_000_000_000
+
+
+def begun(sweep: Sweep) -> tuple[str, Any, dict[str, Any], int]:
+    """The next new trial: its slice's key, settings and nano-dollars."""
+    return nonempty(sweep._next([]))
+
+
+def nonempty(
+    found: tuple[str, Any, dict[str, Any], int] | None,
+) -> tuple[str, Any, dict[str, Any], int]:
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -213,26 +248,33 @@ def test_a_package_that_a_sampler_lacks_is_named(
     sweep = opened(tmp_path, sampler=sampler, keys=keys)
     with pytest.raises(ConfigError, match=f"{sampler} needs the package {package}"):
         _ask_thrice(sweep)
-    assert all(trial.state.is_finished() for trial in sweep.study.get_trials())
+    assert all(trial.state.is_finished() for trial in sweep.study.trials)
+    assert all(row.state == "ended" for row in sweep.study.slices.all())
 
 
 def _ask_thrice(sweep: Sweep) -> None:
     """Until the sampler has trials to learn from."""
     for _ in range(3):
-        trial, _ = sweep._asked()
-        sweep.study.tell(trial, 0.5)
+        end(sweep, 0.5)
+
+
+def end(sweep: Sweep, value: float | None, runs: tuple[Played, ...] = ()) -> Tried:
+    """The next trial, as if it had been played."""
+    key, trial, settings, _ = begun(sweep)
+    state = "failed" if value is None else "complete"
+    found = Tried(trial.number, settings, state, value, runs, owner=sweep.study.owner)
+    sweep._tell(trial, key, found)
+    return found
 
 
 def test_a_grid_ends_the_sweep(tmp_path: Path) -> None:
     keys = {"search.k_samples": [1, 2]}
     grid = {"name": "GridSampler", "arguments": {"search_space": keys}}
     sweep = opened(tmp_path, sampler=grid, keys=keys, trials=9)
-    found = []
-    for trial, settings in sweep._missing():
-        found.append(settings["search.k_samples"])
-        sweep._tell(trial, Tried(trial.number, settings, "complete", 0.5))
+    found = [end(sweep, 0.5).settings["search.k_samples"] for _ in range(2)]
     assert sorted(found) == [1, 2]
-    assert not [*opened(tmp_path, sampler=grid, keys=keys, trials=9)._missing()]
+    assert sweep._next([]) is None
+    assert opened(tmp_path, sampler=grid, keys=keys, trials=9)._next([]) is None
 
 
 @pytest.mark.parametrize(
@@ -263,23 +305,52 @@ def test_a_curve_is_a_running_mean(tmp_path: Path) -> None:
 def test_what_trials_may_spend_never_exceeds_the_cap(tmp_path: Path) -> None:
     """Some trials spend their whole part, some nothing; the cap is lowered on the way."""
     sweep = opened(tmp_path, trials=6, seeds=2, budget_usd=3.0, confirm={"seeds": 1})
-    for number, _ in zip(range(6), sweep._missing(), strict=False):
+    for number in range(6):
         if number == 3:
             sweep.config = sweep.config.model_copy(update={"budget_usd": 2.0})
-        part = sweep._part() or 0.0
-        assert part == pytest.approx(((sweep._left() or 0) * 2) / ((6 - number) * 2 + 2))
-        paid(sweep.folder / f"trial-{number:04d}", part if number % 2 else 0.0)
+        left = (sweep.config.budget_usd or 0) - spent_in(sweep.folder)
+        key, trial, settings, nano = begun(sweep)
+        assert nano / 1e9 == pytest.approx(left * 2 / ((6 - number) * 2 + 2))
+        paid(sweep.folder / f"trial-{number:04d}", nano / 1e9 if number % 2 else 0.0)
+        sweep._tell(trial, key, Tried(number, settings, "complete", 0.5))
         assert 0 <= spent_in(sweep.folder) <= 2.0
-    paid(sweep.folder / "confirm" / "best", 1.0)
-    with pytest.raises(Stop, match="the sweep's cap of \\$2 is spent"):
-        sweep._part()
+    assert sweep._next([]) is None
+    sweep.config = sweep.config.model_copy(update={"trials": 7, "budget_usd": 0.1})
+    with pytest.raises(Stop, match=r"the sweep's cap of \$0\.1 is spent"):
+        begun(sweep)
 
 
-def test_more_trials_than_asked_for_still_get_a_part(tmp_path: Path) -> None:
+def test_a_trial_that_goes_on_has_what_its_slice_left(tmp_path: Path) -> None:
+    """Whatever it spent before it was cut off counts inside its slice, also if the cap is less."""
     sweep = opened(tmp_path, trials=2, budget_usd=1.0)
-    for _ in range(3):
-        sweep._asked()
-    assert sweep._part() == 1.0
+    begun(sweep)
+    paid(sweep.folder / "trial-0000", 0.3)
+    for cap, part in ((1.0, 0.5), (3.0, 1.5), (0.4, 0.4)):
+        again = opened(tmp_path, trials=2, budget_usd=cap)
+        again.study.renew()
+        assert nonempty(again._next(again.study.left()))[3] == round(part * 1e9)
+    less = opened(tmp_path, trials=2, budget_usd=0.3)
+    less.study.renew()
+    with pytest.raises(Stop, match="spent"):
+        less._next(less.study.left())
+
+
+def test_what_was_spent_by_hand_since_counts(tmp_path: Path) -> None:
+    """Somebody went on with a run of an ended trial."""
+    sweep = opened(tmp_path, trials=2, budget_usd=1.0)
+    end(sweep, 0.5)
+    paid(sweep.folder / "trial-0000", 0.6)
+    again = opened(tmp_path, trials=2, budget_usd=1.0)
+    again.study.renew()
+    assert begun(again)[3] == 400_000_000
+
+
+def test_a_failed_trial_does_not_count_and_its_dollars_do(tmp_path: Path) -> None:
+    sweep = opened(tmp_path, trials=1, budget_usd=1.0)
+    key, trial, settings, _ = begun(sweep)
+    paid(sweep.folder / "trial-0000", 0.25)
+    sweep._tell(trial, key, Tried(0, settings, "failed", None))
+    assert begun(sweep)[3] == 750_000_000
 
 
 def paid(folder: Path, usd: float) -> None:
@@ -300,22 +371,23 @@ def test_the_cap_of_a_run_is_below_its_own(tmp_path: Path) -> None:
 
 
 def test_what_is_confirmed_is_pinned(tmp_path: Path) -> None:
-    sweep = opened(tmp_path, confirm={"seeds": 1}, keys={"search.k_samples": [1, 2, 4]})
-    pinned = []
-    for number, value in enumerate((0.2, 0.3)):
-        trial = sweep.study.ask()
-        settings = {"search.k_samples": number + 1}
-        sweep._tell(trial, Tried(number, settings, "complete", value))
-        pinned.append(sweep._pinned())
-    assert pinned == [{"search.k_samples": 1}] * 2
-    found = json.loads((sweep.folder / "confirm" / "best" / "trial.json").read_text())
-    assert found == {"trial": 0, "settings": {"search.k_samples": 1}}
+    sweep = opened(tmp_path, confirm={"seeds": 1}, keys={"search.k_samples": [1, 2]})
+    first = end(sweep, 0.2)
+    pinned = {"trial": 0, "settings": dict(first.settings)}
+    assert sweep._chosen() == pinned
+    place = sweep.folder / "confirm" / "best"
+    place.mkdir(parents=True)
+    (place / "trial.json").write_text(json.dumps(pinned))
+    end(sweep, 0.3)
+    assert sweep._chosen() == pinned
 
 
 def test_the_run_as_given_is_not_confirmed_against_itself(tmp_path: Path) -> None:
     sweep = opened(tmp_path, confirm={"seeds": 1}, keys={"search.k_samples": [1, 4]})
-    sweep._tell(sweep.study.ask(), Tried(0, {"search.k_samples": 4}, "complete", 0.5))
-    assert sweep._pinned() is None
+    key, trial, _, _ = begun(sweep)
+    settings = {"search.k_samples": 4}
+    sweep._tell(trial, key, Tried(0, settings, "complete", 0.5, owner=sweep.study.owner))
+    assert sweep._chosen() is None
     sweep.write()
     assert "is the run as it was given" in sentences(read_found(sweep.folder))[-1]
 
@@ -323,8 +395,10 @@ def test_the_run_as_given_is_not_confirmed_against_itself(tmp_path: Path) -> Non
 def test_a_confirmation_that_is_not_whole_claims_nothing(tmp_path: Path) -> None:
     sweep = opened(tmp_path, confirm={"seeds": 2}, keys={"search.k_samples": [1, 2]})
     cut = Played("trial-0000/seed-0", 0, 0.5, 0.1, "run")
-    sweep._tell(sweep.study.ask(), Tried(0, {"search.k_samples": 1}, "complete", 0.5, (cut,)))
-    sweep._pinned()
+    end(sweep, 0.5, (cut,))
+    place = sweep.folder / "confirm" / "best"
+    place.mkdir(parents=True)
+    (place / "trial.json").write_text(json.dumps(sweep._chosen()))
     sweep.write()
     found = read_found(sweep.folder)
     assert "not whole: given: 2 seeds not begun; best: 2 seeds not begun" in sentences(found)[-1]
@@ -542,3 +616,38 @@ def test_weights_are_swept(tmp_path: Path) -> None:
         assert played.config["learn"]["learning_rate"] == pytest.approx(rate)
         (evaluation,) = (played.folder / "evaluations").iterdir()
         assert trial["value"] == Run(evaluation).summary.mean_trajectory_reward
+
+
+def test_keys_that_ppo_does_not_read_are_refused(tmp_path: Path) -> None:
+    run = {"backend": "ppo", "task": "bucket_brigade"}
+    file = sweep_file(tmp_path / "s.yaml", run=run, keys={"learn.learning_rate": [0.1, 0.2]})
+    with pytest.raises(ConfigError, match=r"keys\.learn\.learning_rate'.*does not read"):
+        Sweep(read_sweep(file), tmp_path / "sweep", print)
+
+
+@pytest.mark.slow
+def test_policies_are_swept(tmp_path: Path) -> None:
+    """Small networks that learn a game; their value is the return in new games."""
+    pytest.importorskip("torch")
+    pytest.importorskip("numba")
+    ppo = {"games": 16, "horizon": 8, "minibatch": 256, "steps": 1500, "device": "cpu"}
+    run = {"backend": "ppo", "task": "bucket_brigade", "ppo": ppo}
+    keys = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+    more = {"trials": 2, "seeds": 2, "measure": {"episodes": 50}, "budget_usd": 0.0}
+    file = sweep_file(tmp_path / "s.yaml", run=run, keys=keys, **more)
+    found = play(file)
+    assert (found["stopped"], found["trials"], found["usd"]) == ("done", 2, 0.0)
+    for trial in read_found(tmp_path / "sweep").trials:
+        assert trial["state"] == "complete"
+        values = []
+        for own in trial["runs"]:
+            place = tmp_path / "sweep" / own["folder"]
+            rate = trial["settings"]["ppo.learning_rate"]
+            assert Run(place).config["ppo"]["learning_rate"] == pytest.approx(rate)
+            (evaluation,), _ = kept(place)
+            assert evaluation.games == 50
+            values.append(evaluation.teams["learned"].returns.mean)
+        assert trial["value"] == pytest.approx(sum(values) / 2)
+        assert trial["curve"][-1][0] == 1536
+    assert play(file)["best"] == found["best"]
+    assert len(kept(place)[0]) == 1
