@@ -143,7 +143,6 @@ def test_the_job_is_a_sweep_that_can_be_read(tmp_path: Path) -> None:
     assert read_sweep(path, {}).budget_usd is not None
 
 
-@pytest.mark.xfail(strict=True, reason="`orchestry sweep` does not take --on yet")
 def test_the_jobs_command_can_be_typed() -> None:
     words = documents()["RayJob"]["spec"]["entrypoint"].split()
     [sweep] = [one for one, context in commands() if context.command_path == " ".join(words[:2])]

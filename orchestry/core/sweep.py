@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.executor import ON
+from orchestry.core.executor import ExecutorName
 from orchestry.core.resolve import Mark, explain_fault, read_config_file, refuse_secrets
 from orchestry.core.types import Frozen
 
@@ -130,7 +130,7 @@ class SweepConfig(Frozen):
     """Hard cap in dollars over all runs and evaluations. None: no cap."""
     seed: int = Field(0, ge=0)
     """Of the sampler."""
-    executor: Annotated[str, Mark.ADDRESS] = Field("local", pattern=ON)
+    executor: Annotated[ExecutorName, Mark.ADDRESS] = "local"
     """Where runs go, and how many trials at once: `local` one, `processes:N` N on this machine,
     `ray` or `ray://HOST:PORT` as many as the Ray cluster holds."""
     storage: Annotated[str | None, AfterValidator(lambda url: url and _bare(url))] = None

@@ -41,7 +41,7 @@ RESUMABLE = (
         "provider.base_url",
     ),
     *("provider.timeout_s", "retry", "search.concurrency", "task_path", "trackers"),
-    "behaviors.provider",
+    *("behaviors.provider", "executor", "ranks"),
 )
 MEASURED = (
     *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
@@ -59,7 +59,7 @@ MUTE = (
         "provider.timeout_s",
     ),
     *("retry", "sandbox", "search.concurrency", "search.episodes_in_flight", "task_path"),
-    "trackers",
+    *("trackers", "executor", "ranks"),
 )
 LISTS = {
     Mark.RESUMABLE: (
@@ -90,7 +90,7 @@ LISTS = {
     ),
     Mark.ADDRESS: (
         *("provider.base_url", "judge.provider.base_url", "agents.NAME.provider.base_url"),
-        *("behaviors.provider.base_url", "learn.vllm_url"),
+        *("behaviors.provider.base_url", "learn.vllm_url", "executor"),
     ),
 }
 """What the lists of before said; the providers of judge and author are as the run's own, and

@@ -48,7 +48,7 @@ OTHERS = {
     "pre-commit",
     "pytest",
 }
-OTHERS |= {"ruff", "sbatch", "scancel", "tensorboard", "vf-eval", "vllm", "wandb"}
+OTHERS |= {"ray", "ruff", "sbatch", "scancel", "tensorboard", "vf-eval", "vllm", "wandb"}
 """Programs that are not ours."""
 BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 BLOCKS = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
