@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from orchestry.engine.executors import LOCAL, open_executor
 from orchestry.store.run import load_run
 from tests.backends.letters import TASK, settings, write_task
 from tests.backends.local.tiny import tiny_folder
+from tests.cli.support import TASKS
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
@@ -169,6 +172,37 @@ def test_two_machines_learn_as_one_process(machines: Machines, tmp_path: Path) -
         found.append([episode.reward for episode in run.episodes])
     assert found[1] == pytest.approx(found[0], abs=1e-5)
     assert len(found[0]) == 8
+
+
+def test_a_lost_machines_trials_go_on_elsewhere(machines: Machines, tmp_path: Path) -> None:
+    run = {"task": "words", "task_path": [str(TASKS)], "provider": {"name": "fake"}}
+    slow = {"fake": {"latency_s": 0.5}} | run["provider"]
+    sweep = {
+        "run": run | {"episodes": 6, "provider": slow, "behaviors": {"enabled": False}},
+        "keys": {"search.k_samples": {"low": 2, "high": 5}},
+        "trials": 3,
+        "pruner": "NopPruner",
+    }
+    (tmp_path / "sweep.yaml").write_text(json.dumps(sweep))
+    folder = tmp_path / "sweep"
+    command = [sys.executable, "-m", "orchestry", "sweep", "--config", str(tmp_path / "sweep.yaml")]
+    with subprocess.Popen(
+        [*command, "--dir", str(folder), "--on", "ray", "--trust"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        while len([*folder.glob("trial-*/seed-*/metrics.jsonl")]) < 2:
+            assert process.poll() is None
+            time.sleep(0.1)
+        machines.lose()
+        said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert "the Ray cluster lost a process" in said
+    trials = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    assert [one["state"] for one in trials] == ["complete"] * 3
+    ends = [load_run(folder / run["folder"]).summary for one in trials for run in one["runs"]]
+    assert [(end.stopped, end.episodes) for end in ends] == [("done", 6)] * 3
 
 
 def test_no_cluster_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
