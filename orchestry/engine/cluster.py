@@ -65,7 +65,8 @@ class Cluster:
         """See Executor."""
 
         def started(count: int) -> Launched:
-            jobs = [FarJob(self._ray, self._actor(Host, needs)) for _ in range(count - 1)]
+            group = self._group(count - 1, needs)
+            jobs = [FarJob(self._ray, self._actor(Host, needs, group)) for _ in range(count - 1)]
             here = self._address()
             hosts = [here, *(job.address() for job in jobs)]
             own, *others = environs(hosts, here, _free_port())
@@ -111,9 +112,25 @@ class Cluster:
             probe.connect((there.hostname, there.port))
             return str(probe.getsockname()[0])
 
-    def _actor(self, kind: type[Any], needs: Needs) -> Any:
-        made = self._ray.remote(num_cpus=needs.cpus, num_gpus=self._gpus(needs))(kind)
-        return made.remote()
+    def _group(self, count: int, needs: Needs) -> Any:
+        """Room for all processes of a launch at once, so that two launches never wait for each
+        other's half; it is free again when this process ends. Raises ConfigError."""
+        bundle = {"CPU": needs.cpus, "GPU": self._gpus(needs)}
+        group = self._ray.util.placement_group([{k: v for k, v in bundle.items() if v}] * count)
+        ready, _ = self._ray.wait([group.ready()], timeout=ROOM_S)
+        if ready:
+            return group
+        self._ray.util.remove_placement_group(group)
+        raise ConfigError(
+            f"the Ray cluster had no room for {count} more processes of {needs.cpus} CPUs within "
+            f"{ROOM_S:.0f} s: lower ranks, or see `ray status`"
+        )
+
+    def _actor(self, kind: type[Any], needs: Needs, group: Any = "default") -> Any:
+        made = self._ray.remote(
+            num_cpus=needs.cpus, num_gpus=self._gpus(needs), placement_group=group
+        )
+        return made(kind).remote()
 
     def _gpus(self, needs: Needs) -> int:
         if needs.gpus is not None:

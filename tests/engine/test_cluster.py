@@ -175,10 +175,15 @@ def test_two_machines_learn_as_one_process(machines: Machines, tmp_path: Path) -
 
 
 def test_a_lost_machines_trials_go_on_elsewhere(machines: Machines, tmp_path: Path) -> None:
-    run = {"task": "words", "task_path": [str(TASKS)], "provider": {"name": "fake"}}
-    slow = {"fake": {"latency_s": 0.5}} | run["provider"]
+    run: dict[str, Any] = {
+        "task": "words",
+        "task_path": [str(TASKS)],
+        "episodes": 6,
+        "provider": {"name": "fake", "fake": {"latency_s": 0.5}},
+        "behaviors": {"enabled": False},
+    }
     sweep = {
-        "run": run | {"episodes": 6, "provider": slow, "behaviors": {"enabled": False}},
+        "run": run,
         "keys": {"search.k_samples": {"low": 2, "high": 5}},
         "trials": 3,
         "pruner": "NopPruner",
@@ -203,6 +208,17 @@ def test_a_lost_machines_trials_go_on_elsewhere(machines: Machines, tmp_path: Pa
     assert [one["state"] for one in trials] == ["complete"] * 3
     ends = [load_run(folder / run["folder"]).summary for one in trials for run in one["runs"]]
     assert [(end.stopped, end.episodes) for end in ends] == [("done", 6)] * 3
+
+
+def test_a_launch_that_does_not_fit_is_refused(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestry.engine.cluster.ROOM_S", 3.0)
+    with (
+        pytest.raises(ConfigError, match="no room for 3 more processes of 1 CPUs within 3 s"),
+        open_executor("ray").launch(4, ONE),
+    ):
+        pass
 
 
 def test_no_cluster_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
