@@ -32,6 +32,9 @@ from orchestry.core.machine import Launch, launched
 FoundT = TypeVar("FoundT")
 _Command = tuple[str, tuple[Any, ...]]
 _JOIN = timedelta(minutes=30)
+"""Of other processes, which wait until process 0 has checked its config and fetched its model."""
+_MEET = timedelta(minutes=5)
+"""Of process 0, for which the others only have to import torch."""
 _WAIT = timedelta(days=365)
 """Timeout for commands and other processes' parts; rewards and loading may take long, and a dead
 process is noticed anyway."""
@@ -86,13 +89,14 @@ class Processes:
         if here.local_processes == here.processes:  # then no port has to listen on a network
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         try:
-            dist.init_process_group("gloo", timeout=_JOIN)
+            dist.init_process_group("gloo", timeout=_JOIN if here.rank else _MEET)
             self._commands = dist.new_group(backend="gloo", timeout=_WAIT)
             self._parts = dist.new_group(backend="gloo", timeout=_WAIT)
         except (RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"process {here.rank} can't meet the other {here.processes - 1} of its launch "
-                f"({reason(error)}): start with `accelerate launch`, or unset WORLD_SIZE"
+                f"({reason(error)}): install the backend's extra on all machines, and start with "
+                "--on, `accelerate launch` or torchrun, or unset WORLD_SIZE"
             ) from error
         atexit.register(self._leave)
 

@@ -146,7 +146,7 @@ def main(args: list[str] | None = None) -> None:
 def _code(argv: list[str]) -> int:
     """Runs a command; an error becomes one line on stderr and an exit code."""
     try:
-        if parent := os.environ.pop(PARENT, ""):
+        if (parent := os.environ.pop(PARENT, "")).isdecimal():
             end_with_parent(int(parent))
         here = launched()
         if here.rank:

@@ -112,14 +112,13 @@ def _check(config: SweepConfig, file: Path, trust: bool, budget: float | None) -
 
 def _check_servers(config: SweepConfig, file: Path, trust: bool, on: str | None) -> None:
     """Raises ConfigError if the file names other people's clusters or databases unconfirmed."""
-    from urllib.parse import urlsplit
-
     from orchestry.core.executor import On
+    from orchestry.engine.study import host_of
     from orchestry.engine.trust import check_server
 
     if on is None and (address := On.of(config.executor).address):
         shown = f"executor {address} (runs would be started there)"
         check_server(shown, address, file, trusting(trust))
-    if config.storage and urlsplit(config.storage).hostname:
+    if config.storage and (host := host_of(config.storage)):
         shown = f"storage {config.storage} (settings and results would be sent there)"
-        check_server(shown, config.storage, file, trusting(trust))
+        check_server(shown, host, file, trusting(trust))

@@ -77,6 +77,11 @@ def _bare(url: str) -> str:
         raise ConfigError(
             "config key 'storage' is no URL: give one such as postgresql+psycopg://HOST/DATABASE"
         )
+    if set("#\\") & set(url) or url.split() != [url]:
+        raise ConfigError(
+            "config key 'storage' holds a blank, '#' or '\\', which programs read differently: "
+            "leave it out"
+        )
     if ":" in rest.rpartition("@")[0] or "?" in url:
         raise ConfigError(
             "config key 'storage' has a password or a query, which would be written to disk: leave "
@@ -151,6 +156,12 @@ class SweepConfig(Frozen):
                 "ppo plays games: leave them out; `orchestry run --config best.yaml --seed S` and "
                 "`orchestry compare` play the best anew"
             )
+        if str(self.run.get("executor", "")).startswith("ray"):
+            raise ConfigError(
+                "config key 'run.executor' is ray: the sweep's own key `executor` says where its "
+                "runs are played, and a run that waits there for room would wait for itself: leave "
+                "it out of `run`"
+            )
         if self.run.get("recipe"):
             raise ConfigError(
                 "config key 'run.recipe': a trial is one run, and a recipe several: leave it out"
@@ -176,7 +187,9 @@ _OTHERS = (
     "recipe",
     "weights",
     "options",
+    "sandbox",
 )
+_HOW = ("executor", "ranks", "cache", "retry", "trackers", "prices")
 
 
 def _refused(key: str) -> str:
@@ -189,9 +202,11 @@ def _refused(key: str) -> str:
         )
     if section == "budget":
         return "the sweep sets each run's cap from budget_usd: leave it out"
+    if section in _HOW:
+        return "it says how and where a run is played, not what it learns: put it into `run`"
     if section == "allow_unsafe_code":
         return "it decides what is safe, not what is good: put it into `run`"
-    if key == "provider.base_url" or (section == "agents" and key.endswith(".provider.base_url")):
+    if key.endswith("base_url") or key == "learn.vllm_url":
         return "it is an address, and no setting: put it into `run`"
     return ""
 

@@ -7,14 +7,16 @@ and commands of ours; API keys are never sent, each machine has its own environm
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import re
+import secrets
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,16 +26,19 @@ from urllib.parse import urlsplit
 from orchestry import __version__
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, SandboxError, reason
-from orchestry.core.executor import Job, Lost, Needs, environs
+from orchestry.core.executor import ONE, Job, Lost, Needs, environs
 from orchestry.core.machine import PARENT
 from orchestry.core.sandboxed import Limits
 from orchestry.engine.executors import COMMAND, END_S, Launched, launching
-from orchestry.sandbox import ForkServers
+from orchestry.sandbox.elsewhere import Elsewhere
 from orchestry.sandbox.pool import Server, start_server
 from orchestry.sandbox.worker import Ended, Unavailable
 
 _GLOO, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
 _STARTED = Path("/tmp/ray/ray_current_cluster")  # noqa: S108 - as Ray itself does
+_joined = ""
+"""The address to which this process is connected; '' is that of this machine."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ROOM_S = 120.0
 """How long a process may wait for a free place in the cluster."""
 
@@ -44,20 +49,33 @@ class Cluster:
     def __init__(self, address: str) -> None:
         """Connects to Ray's head at `ray://HOST:PORT`, or to the cluster of this machine if it is
         ''. Raises ConfigError if Ray is not installed, or there is no cluster."""
-        self._ray, self._head = _connected(address), address
+        self._ray = _connected(address)
+        named = os.environ.get("RAY_ADDRESS", "")
+        self._head = address or (named if named.startswith("ray://") else "")
 
     def at_once(self, needs: Needs) -> int:
-        """See Executor."""
-        whole: Mapping[str, float] = self._ray.cluster_resources()
-        found = whole.get("CPU", 0) // needs.cpus
-        if gpus := self._gpus(needs):
-            found = min(found, whole.get("GPU", 0) // gpus)
-        return max(1, int(found))
+        """See Executor. Raises ConfigError if no machine is large enough."""
+        gpus = self._gpus(needs)
+        found = 0
+        for node in self._ray.nodes():
+            has = node["Resources"] if node["Alive"] else {}
+            fits = has.get("CPU", 0) // needs.cpus
+            found += int(min(fits, has.get("GPU", 0) // gpus) if gpus else fits)
+        if not found:
+            raise ConfigError(
+                f"no machine of the Ray cluster has {needs.cpus} CPUs and {gpus} GPUs for a "
+                "process: lower learn.threads or ppo.threads, or add a machine"
+            )
+        return found
 
     def start(self, args: Sequence[str], log: Path, needs: Needs) -> Job:
         """See Executor."""
         job = FarJob(self._ray, self._actor(Host, needs))
-        job.begin(args, {}, log.resolve())
+        try:
+            job.begin(args, {}, log.resolve())
+        except BaseException:
+            job.close()
+            raise
         return job
 
     @contextmanager
@@ -65,43 +83,45 @@ class Cluster:
         """See Executor."""
 
         def started(count: int) -> Launched:
-            group = self._group(count - 1, needs)
-            jobs = [FarJob(self._ray, self._actor(Host, needs, group)) for _ in range(count - 1)]
-            here = self._address()
-            hosts = [here, *(job.address() for job in jobs)]
-            own, *others = environs(hosts, here, _free_port())
-            for job, environ in zip(jobs, others, strict=True):
-                job.begin(["run"], environ, None)
-            return Launched({**own, **interface(here)}, jobs)
+            group, jobs = self._group(count - 1, needs), list[FarJob]()
+            try:
+                return self._launched(count, needs, group, jobs)
+            except BaseException:
+                for job in jobs:
+                    job.close()
+                self._ray.util.remove_placement_group(group)
+                raise
 
         with launching(count, started):
             yield
 
-    def sandbox(self, limits: Limits, *, allow_unsafe: bool = False) -> ForkServers:
-        """See Executor. Its servers are actors, one per free CPU of the cluster; the number of runs
-        under way is theirs, and answers are read, compared and remembered here."""
-        free = self._free()
+    def _launched(self, count: int, needs: Needs, group: Any, jobs: list[FarJob]) -> Launched:
+        """The other processes of a launch; `jobs` gets each of them."""
+        jobs += [FarJob(self._ray, self._actor(Host, needs, group)) for _ in range(count - 1)]
+        here = self._address()
+        hosts = [here, *(job.address() for job in jobs)]
+        # Ray shows each process its own GPU alone, as if it were alone on its machine.
+        places = [f"{host} {rank}" for rank, host in enumerate(hosts)]
+        own, *others = environs(places if self._gpus(needs) else hosts, here, _free_port())
+        for job, environ in zip(jobs, others, strict=True):
+            job.begin(["run"], environ, None)
+        return Launched({**own, **interface(here)}, jobs)
+
+    def sandbox(self, limits: Limits, *, allow_unsafe: bool = False) -> Elsewhere:
+        """See Executor. Its servers are actors, at most one per CPU of the cluster; the number of
+        runs under way is theirs, and answers are read, compared and remembered here."""
 
         async def started(level: int) -> Server:
-            actor = self._actor(Servers, Needs())
-            server = FarServer(self._ray, actor)
-            await server.begin(level)
+            server = FarServer(self._ray, self._actor(Servers, ONE))
+            try:
+                await server.begin(level)
+            except BaseException:
+                await server.close()
+                raise
             return server
 
-        return ForkServers(limits, allow_unsafe=allow_unsafe, workers=free, start=started)
-
-    def _free(self) -> int:
-        """The cluster's free CPUs; waits for one, since an ended actor's is free a little later.
-        Raises ConfigError if there is none."""
-        end = time.monotonic() + ROOM_S
-        while not (free := int(self._ray.available_resources().get("CPU", 0))):
-            if time.monotonic() > end:
-                raise ConfigError(
-                    f"the Ray cluster had no free CPU for the sandbox within {ROOM_S:.0f} s: add a "
-                    "machine, or see `ray status`"
-                )
-            time.sleep(0.2)
-        return free
+        most = self.at_once(ONE)
+        return Elsewhere(limits, started, workers=most, room_s=ROOM_S, allow_unsafe=allow_unsafe)
 
     def _address(self) -> str:
         """This machine's address, as the cluster reaches it."""
@@ -153,13 +173,21 @@ class Host:
         return node_address(ray), __version__
 
     def begin(
-        self, args: Sequence[str], environ: Mapping[str, str], log: str | None, folder: str
+        self,
+        args: Sequence[str],
+        environ: Mapping[str, str],
+        log: str | None,
+        mark: str,
+        folder: str,
     ) -> str:
-        """Starts a command in `folder`; what is wrong there, or ''."""
+        """Starts a command in `folder`; what is wrong there, or ''. With a `log`, the file `mark`
+        shows whether the disk is that of the asking machine."""
         import ray
 
-        if log is not None and not Path(log).parent.is_dir():
+        if log is not None and not Path(mark).is_file():
             return f"does not see {Path(log).parent}"
+        if log is not None and not Path(folder).is_dir():
+            return f"does not see {folder}"
         tied = {PARENT: str(os.getpid())}  # a lost machine's processes end, and free their run
         with Path(log or os.devnull).open("ab") as said:
             self._process = subprocess.Popen(
@@ -198,12 +226,15 @@ class Servers:
     _server: Server
 
     async def begin(self, level: int) -> tuple[dict[str, Any], str]:
-        """Starts the server; its facts, or why this machine can't have one."""
+        """Starts the server; its facts, with `node` and `version`, or why there can be none."""
+        import ray
+
+        here = {"node": ray.get_runtime_context().get_node_id(), "version": __version__}
         try:
             self._server = await start_server(level)
         except SandboxError as error:
-            return {}, str(error)
-        return self._server.facts, ""
+            return here, str(error)
+        return {**self._server.facts, **here}, ""
 
     async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Ended | None:
         """See Server; None: it is gone."""
@@ -228,38 +259,40 @@ class FarJob:
         self._code: int | None = None
 
     def _ask(self, work: Any, seconds: float | None = None) -> Any:
-        """Raises Lost if the actor or its machine is gone."""
+        """Raises Lost if the actor or its machine is gone, ConfigError for a fault there."""
         try:
             return self._ray.get(work, timeout=seconds)
+        except self._ray.exceptions.RayTaskError as error:
+            raise ConfigError(
+                f"a machine of the Ray cluster can't do this: {_short(error)}"
+            ) from None
         except (self._ray.exceptions.RayError, ConnectionError) as error:
-            raise Lost(f"the Ray cluster lost a process ({reason(error)})") from None
+            raise Lost(f"the Ray cluster lost a process ({_short(error)})") from None
 
     def address(self) -> str:
         """Of its machine. Raises ConfigError if the cluster has no room, or another version."""
         try:
             address, version = self._ray.get(self._actor.facts.remote(), timeout=ROOM_S)
         except self._ray.exceptions.GetTimeoutError:
-            self._ray.kill(self._actor)
             raise ConfigError(
                 f"the Ray cluster had no room for a process within {ROOM_S:.0f} s: see `ray status`"
             ) from None
+        except self._ray.exceptions.RayActorError as error:
+            if error.actor_init_failed:
+                raise _unlike(_short(error)) from None
+            raise Lost(f"the Ray cluster lost a process ({_short(error)})") from None
         except self._ray.exceptions.RayError as error:
-            raise ConfigError(
-                f"the Ray cluster can't start our processes ({_short(error)}): install the same "
-                "version of Python, Ray and this package on all its machines"
-            ) from None
+            raise _unlike(_short(error)) from None
         if version != __version__:
-            raise ConfigError(
-                f"the machine {address} of the Ray cluster has version {version} of this package, "
-                f"and this one {__version__}: install the same on all"
-            )
+            raise _unlike(f"{address} has version {version} of this package, not {__version__}")
         return str(address)
 
     def begin(self, args: Sequence[str], environ: Mapping[str, str], log: Path | None) -> None:
         """Starts `orchestry ARGS`. Raises ConfigError if its machine can't see the log's folder."""
-        address = self.address()
-        place = None if log is None else str(log)
-        wrong = self._ask(self._actor.begin.remote([*args], dict(environ), place, str(Path.cwd())))
+        address, place = self.address(), None if log is None else str(log)
+        with _marked(log) as mark:
+            asked = ([*args], dict(environ), place, mark, str(Path.cwd()))
+            wrong = self._ask(self._actor.begin.remote(*asked))
         if wrong:
             raise ConfigError(
                 f"the machine {address} of the Ray cluster {wrong}: put the folder on a disk that "
@@ -282,9 +315,10 @@ class FarJob:
 
     def close(self) -> None:
         """See Job."""
-        with suppress(Lost):
+        with suppress(Lost, ConfigError):  # ConfigError: it has no process yet
             self._ask(self._actor.end.remote(END_S), 2 * END_S)
-        self._ray.kill(self._actor)
+        with suppress(self._ray.exceptions.RayError, ConnectionError):
+            self._ray.kill(self._actor)
 
 
 class FarServer:
@@ -295,41 +329,55 @@ class FarServer:
         self.facts: dict[str, Any] = {}
 
     async def begin(self, level: int) -> None:
-        """Starts it. Raises Unavailable if its machine can't have one at this level, and
-        ConnectionError if that machine is lost."""
+        """Starts it. Raises Unavailable if its machine can't have one at this level, ConfigError if
+        it has other software, and Lost if it is lost."""
         try:
             self.facts, why = await self._actor.begin.remote(level)
-        except self._ray.exceptions.ActorDiedError as error:
-            raise ConnectionError(_short(error)) from None
+        except self._ray.exceptions.RayActorError as error:
+            if error.actor_init_failed:
+                raise _unlike(_short(error)) from None
+            raise Lost(_short(error)) from None
+        except ConnectionError as error:
+            raise Lost(_short(error)) from None
         except self._ray.exceptions.RayError as error:
-            raise SandboxError(f"the Ray cluster has no sandbox ({_short(error)})") from None
+            raise _unlike(_short(error)) from None
+        if (version := self.facts.pop("version")) != __version__:
+            raise _unlike(f"one has version {version} of this package, not {__version__}")
         if why:
             raise Unavailable(why)
 
     async def play(self, jobs: Sequence[dict[str, Any]], wall_s: float, room: int) -> Ended:
-        """See Server."""
+        """See Server. Raises Lost if its machine is gone."""
         try:
             found: Ended | None = await self._actor.play.remote([*jobs], wall_s, room)
-        except self._ray.exceptions.RayError as error:
-            raise ConnectionError(_short(error)) from None
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise Lost(_short(error)) from None
         if found is None:
             raise ConnectionError("the server is gone")
         return found
 
     async def close(self) -> None:
         """See Server."""
-        with suppress(self._ray.exceptions.RayError):
-            await self._actor.close.remote()
-        self._ray.kill(self._actor)
+        with suppress(self._ray.exceptions.RayError, ConnectionError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._actor.close.remote()
+        with suppress(self._ray.exceptions.RayError, ConnectionError):
+            self._ray.kill(self._actor)
 
 
 def _connected(address: str) -> Any:
     """The module ray, connected."""
+    global _joined
     try:
         import ray
     except ImportError:
         raise ConfigError(f"Ray is not installed: `{install('ray')}`") from None
     if ray.is_initialized():
+        if address and address != _joined:
+            raise ConfigError(
+                f"this process belongs to the Ray cluster {_joined or 'of this machine'}, and not "
+                f"to {address}: start Python anew"
+            )
         return ray
     logging.getLogger("ray").setLevel(logging.ERROR)
     try:
@@ -339,8 +387,10 @@ def _connected(address: str) -> Any:
         there = f"at {address}" if address else "on this machine"
         raise ConfigError(
             f"there is no Ray cluster {there} ({reason(error)}): `ray start --head` begins one, "
-            "and `ray start --address HOST:6379` on another machine joins it"
+            "and `ray start --address HOST:6379` on another machine joins it; a run goes on "
+            "without one by `resume --set executor=local`"
         ) from None
+    _joined = address
     return ray
 
 
@@ -384,8 +434,36 @@ def interface(address: str) -> dict[str, str]:
 
 
 def _short(error: Exception) -> str:
-    """The first line of an error of Ray, which has a traceback below."""
-    return f"{type(error).__name__}: {reason(error)}".splitlines()[0]
+    """What an error of Ray says, without colours: its cause, else its last line."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return f"{type(cause).__name__}: {reason(cause)}"
+    lines = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else type(error).__name__
+
+
+def _unlike(found: str) -> ConfigError:
+    return ConfigError(
+        f"the machines of the Ray cluster are not alike ({found}): install the same version of "
+        "Python, Ray and this package on all of them"
+    )
+
+
+@contextmanager
+def _marked(log: Path | None) -> Iterator[str]:
+    """A file beside the log that only this machine's disk has."""
+    if log is None:
+        yield ""
+        return
+    mark = log.with_name(f".seen-{secrets.token_hex(8)}")
+    try:
+        mark.touch()
+    except OSError as error:
+        raise ConfigError(f"{log.parent} can't be written ({reason(error)})") from None
+    try:
+        yield str(mark)
+    finally:
+        mark.unlink(missing_ok=True)
 
 
 def _free_port() -> int:

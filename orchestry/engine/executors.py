@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
-from orchestry.core.executor import Executor, Job, Level, Needs, On, environs
+from orchestry.core.executor import ONE, Executor, Job, Level, Needs, On, environs
 from orchestry.core.machine import PARENT, launched
 from orchestry.core.sandboxed import Limits
 from orchestry.engine.host import free_port
@@ -37,6 +37,14 @@ class Launched:
     def size(self) -> int:
         """All processes, with this one."""
         return 1 + len(self.others)
+
+    def check(self) -> None:
+        """Raises ConfigError if one of them has ended."""
+        ended = [rank for rank, job in enumerate(self.others, 1) if job.poll() is not None]
+        if ended:
+            raise ConfigError(
+                f"process {ended[0]} of this launch of {self.size} has ended: start Python anew"
+            )
 
     def close(self) -> None:
         """Ends the others."""
@@ -146,12 +154,15 @@ def launching(count: int, started: Callable[[int], Launched]) -> Iterator[None]:
     if not _launched:
         _launched = started(count)
         atexit.register(_launched.close)
+    _launched.check()
+    before = {name: os.environ.get(name) for name in _launched.environ}
     os.environ.update(_launched.environ)
     try:
         yield
     finally:
-        for name in _launched.environ:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 def open_executor(text: str) -> Executor:
@@ -184,6 +195,9 @@ async def placed(config: RunConfig) -> AsyncIterator[Level]:
 def needs_of(config: RunConfig) -> Needs:
     """What each process of a run takes."""
     if config.backend == "api":
-        return Needs()
+        return ONE
     own = config.learn if config.backend == "local" else config.ppo
-    return Needs(own.threads or 1, {"cpu": 0, "cuda": 1}.get(own.device))
+    threads = own.threads or 1
+    if config.backend == "local":  # for all processes of a machine together
+        threads = -(-threads // config.ranks)
+    return Needs(threads, {"cpu": 0, "cuda": 1}.get(own.device))

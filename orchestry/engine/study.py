@@ -230,7 +230,8 @@ def _opened(config: SweepConfig, folder: Path) -> RDBStorage:
     from sqlalchemy.exc import ArgumentError, DBAPIError
 
     url, lite = _url(config, folder)
-    options = {"connect_args": {"timeout": WAIT_S}} if lite else {"pool_pre_ping": True}
+    options: dict[str, Any] = {"max_overflow": -1}  # as many connections as trials are played
+    options |= {"connect_args": {"timeout": WAIT_S}} if lite else {"pool_pre_ping": True}
     for attempt in range(OPENS):
         try:
             # Optuna formats the address.
@@ -251,6 +252,19 @@ def _opened(config: SweepConfig, folder: Path) -> RDBStorage:
                 f"that names it, such as {kind}+{package.partition('[')[0]}://HOST/DATABASE"
             ) from None
     raise AssertionError
+
+
+def host_of(storage: str) -> str:
+    """The server to which a storage's address connects, as `KIND://HOST:PORT`; '' is a file."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(storage)
+    except ArgumentError:
+        raise _no_address() from None
+    port = f":{url.port}" if url.port else ""
+    return f"{url.drivername}://{url.host}{port}" if url.host else ""
 
 
 def _url(config: SweepConfig, folder: Path) -> tuple[str, bool]:
@@ -339,6 +353,11 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join([*found, *([f"and {len(odd) - 3} more"] if len(odd) > 3 else [])])
 
 
+_IN_ORDER = ("GridSampler", "QMCSampler")
+"""They walk one order of all points, which their seed decides. Others draw anew for each trial, so
+that a process that goes on draws what an uninterrupted one would have drawn."""
+
+
 def classes(config: SweepConfig, trial: int = 0) -> tuple[Any, Any]:
     """The sampler of a trial, and the pruner. Raises ConfigError."""
     try:
@@ -347,6 +366,13 @@ def classes(config: SweepConfig, trial: int = 0) -> tuple[Any, Any]:
         raise ConfigError(f"Optuna is not installed: `{install('sweep')}`") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    if config.sampler.name == "CmaEsSampler" and not own_file(config):
+        raise ConfigError(
+            "config key 'sampler': CmaEsSampler keeps its state as a pickle in the study, and who "
+            "writes to a shared storage could run code here: take another one, or leave out storage"
+        )
+    if config.sampler.name in _IN_ORDER:
+        trial = 0
     usual = {"seed": derive(config.seed, trial) % 2**32}
     if config.executor != "local" or not own_file(config):
         usual["constant_liar"] = True  # trials that go on are not proposed again

@@ -29,7 +29,16 @@ from orchestry.core.resolve import by_role, put_key
 from orchestry.core.sweep import Choices, MeasureConfig, SweepConfig
 from orchestry.engine.executors import needs_of, open_executor
 from orchestry.engine.slices import CONFIRM, TRIAL, Slice, Spent
-from orchestry.engine.study import Played, Study, Tried, cap_of, classes, folder_of, in_words
+from orchestry.engine.study import (
+    Played,
+    Study,
+    Tried,
+    cap_of,
+    classes,
+    folder_of,
+    in_words,
+    own_file,
+)
 from orchestry.engine.trials import (
     Asked,
     Curve,
@@ -50,7 +59,7 @@ if TYPE_CHECKING:
 
 FAILURES = 3
 """So many failed trials in a row stop the sweep."""
-ENOUGH = 20
+ENOUGH = 50
 """Whole trials from which on the keys' importance is computed."""
 TRIALS, SWEEP, BEST, LOCK = "trials.jsonl", "sweep.json", "best.yaml", "sweep.lock"
 """In the sweep's folder."""
@@ -85,6 +94,11 @@ class Sweep:
             except ConfigError as error:
                 where = f"keys.{key}" if key else "run"
                 raise ConfigError(f"config key '{where}': {error}") from None
+        if config.budget_usd is None and not own_file(config):
+            raise ConfigError(
+                "config key 'budget_usd' is null: what this folder spends would be hidden from the "
+                "others that share the study: give a cap, 0 for models that cost nothing"
+            )
         _check_folder(folder)
         classes(config)
 
@@ -152,9 +166,14 @@ class Sweep:
 
     @property
     def best(self) -> Tried | None:
-        """The trial with the highest value; the first, if tied."""
+        """The trial with the highest value; the first, if tied. One that stopped at its part of the
+        cap was measured on less, and is the best only among its like."""
         whole = [one for one in self.study.tried if one.value is not None]
-        return max(whole, key=lambda one: (one.value, -one.number), default=None)
+
+        def worth(one: Tried) -> tuple[bool, float, int]:
+            return not any(run.stopped for run in one.runs), one.value or 0.0, -one.number
+
+        return max(whole, key=worth, default=None)
 
     def write(self) -> None:
         """Writes trials.jsonl, sweep.json, and best.yaml once there is a best trial."""
@@ -194,11 +213,15 @@ class Sweep:
     ) -> tuple[str, Trial, dict[str, Any], int] | None:
         """A trial that was cut off, then new ones, up to the number asked for, with the
         nano-dollars of its slice. Raises Stop if the cap has nothing left."""
-        if left:
-            key, trial, settings = left[0]
+        for place, (key, trial, settings) in enumerate(left):
             spent = spent_in(self.folder / folder_of(trial.number))
-            part = self._reserve(key, lambda rows: self._share(rows, True), spent)
-            left.pop(0)
+            try:
+                part = self._reserve(key, lambda rows: self._share(rows, True), spent)
+            except Stop:  # what one has spent says nothing of the others
+                if place == len(left) - 1:
+                    raise
+                continue
+            left.pop(place)
             return key, trial, settings, part or 0
         key = f"{TRIAL}{uuid.uuid4().hex}"
         if self.study.over or (part := self._reserve(key, self._share)) is None:
@@ -358,16 +381,22 @@ class Sweep:
     def _chosen(self) -> Mapping[str, Any] | None:
         """The trial that is confirmed and its settings: the one with which it began, else the best;
         None if there is nothing to confirm."""
-        path = self.folder / CONFIRM / "best" / PINNED
+        path, asked = self.folder / CONFIRM / "best" / PINNED, self.config.confirm.model_dump()
         if path.is_file():
             found: Mapping[str, Any] = json.loads(path.read_bytes())
+            if (before := found.get("confirm", asked)) != asked:
+                raise Stop(
+                    "failed",
+                    f"the best is confirmed with {before}, and now `confirm` is {asked}: to choose "
+                    "anew after a look at the result would claim too much: set it back",
+                )
             return found
         if (best := self.best) is None:
             return None
         if self._as_given(best.settings):
             self.note("the best setting is the run as it was given: there is nothing to confirm")
             return None
-        return {"trial": best.number, "settings": best.settings}
+        return {"trial": best.number, "settings": best.settings, "confirm": asked}
 
 
 def raw_config(config: SweepConfig, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,8 +37,10 @@ LOOK_S = 1.0
 """Seconds between two looks at a run's curve."""
 RUNS_SHARE = 0.75
 """Of what a run and its evaluation may spend, the run's part."""
-LOSSES = 3
-"""So often a command is played again because its machine was lost, before its trial fails."""
+LOSSES = 4
+"""So often a command is played, if its machine is lost each time, before its trial fails."""
+GRACE_S = 5.0
+"""After a loss: a process that lost its cluster ends by itself, or holds its run's lock by now."""
 MOST = 1024
 """Most trials at once."""
 LOG = "log.txt"
@@ -281,18 +283,18 @@ def play_run(asked: Asked, how: MeasureConfig, split: str, curve: Curve | None) 
 
 def _kept(asked: Asked, play: Callable[[], T]) -> T:
     """Plays a command, and goes on with its run where the machine that held it was lost."""
-    for _ in range(LOSSES):
+    found: Lost | None = None
+    for left in reversed(range(LOSSES)):
         try:
             return play()
         except Lost as error:
-            asked.note(f"{asked.place}: {error}: going on with it elsewhere")
+            found = error
+            # Its process may live, and not hold the run's lock yet.
+            time.sleep(GRACE_S)
             await_writers(asked.place, asked.note, asked.interrupts)
-    try:
-        return play()
-    except Lost as error:
-        raise OrchestryError(
-            f"{asked.place} was lost {LOSSES + 1} times in a row: {error}"
-        ) from None
+            if left:
+                asked.note(f"{asked.place}: {error}: going on with it elsewhere")
+    raise OrchestryError(f"{asked.place} was lost {LOSSES} times in a row: {found}")
 
 
 def is_whole(asked: Asked, split: str, samples: int | None) -> bool:

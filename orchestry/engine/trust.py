@@ -229,7 +229,9 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
         if key == "executor" and "//" not in str(url):  # this machine, or the cluster it is part of
             continue
         if url and Mark.ADDRESS in marks(RunConfig, key):
-            shown = f"{key} {url} (prompts, and a key where it wants one, would be sent there)"
+            sent = "prompts, and a key where it wants one, would be sent there"
+            far = "commands would run there, and it could run code here"
+            shown = f"{key} {url} ({far if key == 'executor' else sent})"
             yield Place("server", _origin(str(url)), shown)
     for own in ((raw.get("recipe") or {}).get("stages") or {}).values():
         yield from _places(own, where)

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import SandboxError
+from orchestry.core.executor import Lost
 from orchestry.core.secrets import Redactor
 from orchestry.core.types import Call, CallResult, Limits
 from orchestry.sandbox.inside import tagged
@@ -38,6 +39,7 @@ _SHORT = 1 << 15
 _NO_REFERENCES = 2  # marshal's version in which equal values are equal bytes
 _CALL_SHARE = 0.5  # share of the run's CPU time, so that an endless call leaves time for the others
 _MOST_SAID = 1 << 24
+_TRIES = 2  # of a run whose server ended: twice is no accident
 _PYTEST_S = 20.0  # in WebAssembly, where it is compiled for every run
 
 _FOUND: dict[tuple[int, ...], tuple[int, str]] = {}
@@ -87,9 +89,6 @@ class ForkServers:
         self._workers = workers or os.cpu_count() or 1
         self._slots = asyncio.Semaphore(self._workers)
         self._start = start or start_server
-        # One machine has two tries: twice in a row it is no accident. A lost machine takes all its
-        # servers along.
-        self._tries = 2 if start is None else 2 + self._workers
         self._idle: list[Server] = []
         self._redactor = Redactor(os.environ)
         self._memo: OrderedDict[bytes, tuple[Results, int]] = OrderedDict()
@@ -107,9 +106,6 @@ class ForkServers:
         allowed.
         """
         candidates = self._candidates()
-        if self._start is not start_server:
-            self._level, self.level = await self._probe(candidates)
-            return self
         if candidates not in _FOUND:
             _FOUND[candidates] = await self._probe(candidates)
         self._level, self.level = _FOUND[candidates]
@@ -213,30 +209,44 @@ class ForkServers:
         """Runs on the first free server; if it dies, once more on a new one."""
         room = min(_MOST_SAID, run_room(calls, limits))
         async with self._slots:
-            for _ in range(self._tries):
+            ended = 0
+            while ended < _TRIES:
+                server = await self._take()
                 try:
-                    worker = self._idle.pop() if self._idle else await self._start(self._level)
-                except ConnectionError:  # another machine, lost just then
+                    played = await server.play(jobs, limits.wall_s, room)
+                except Lost:  # with its machine, which says nothing of the program
+                    await self._drop(server)
                     continue
-                try:
-                    played = await worker.play(jobs, limits.wall_s, room)
                 except ConnectionError:
-                    await worker.close()
+                    await self._drop(server)
+                    ended += 1
                     continue
                 except BaseException:  # cancelled in the middle, so its next output is undefined
-                    await worker.close()
+                    await self._drop(server)
                     raise
-                if self._closed:
-                    await worker.close()
-                else:
-                    self._idle.append(worker)
+                await self._give(server)
                 return played
         if not self.confined:
             return Ended(ENDED, signal.SIGKILL, b"")  # such code can kill its server
         raise SandboxError(
-            f"the sandbox's server ended {self._tries} times during one run: look for a lack of "
-            "memory (`dmesg`), or lower sandbox.memory_mb"
+            "the sandbox's server ended twice during one run: look for a lack of memory "
+            "(`dmesg`), or lower sandbox.memory_mb"
         )
+
+    async def _take(self) -> Server:
+        """A server for one run."""
+        return self._idle.pop() if self._idle else await self._start(self._level)
+
+    async def _give(self, server: Server) -> None:
+        """After a run: it is free again."""
+        if self._closed:
+            await server.close()
+        else:
+            self._idle.append(server)
+
+    async def _drop(self, server: Server) -> None:
+        """It is of no use any more."""
+        await server.close()
 
     def _candidates(self) -> tuple[int, ...]:
         levels = [1, 2] if sys.platform == "linux" else []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.executor import ONE, Job, Level, Lost, Needs
 from orchestry.core.sandboxed import Call, Limits
 from orchestry.engine.executors import LOCAL, open_executor
+from orchestry.sandbox.elsewhere import Elsewhere
 from orchestry.store.run import load_run
 from tests.backends.letters import TASK, settings, write_task
 from tests.backends.local.tiny import tiny_folder
@@ -91,9 +93,9 @@ async def scored(sandbox: Level, mark: str, lost: Machines | None = None) -> lis
     async def one(number: int) -> Any:
         nonlocal done
         code = f"{PROGRAM}# {mark} {number}\n"
-        (result,) = await sandbox.run(code, "work", [Call(args=(100_000 + number,))])
+        (result,) = await sandbox.run(code, "work", [Call(args=(2_000_000 + number,))])
         done += 1
-        if done == RUNS // 3 and lost is not None:
+        if done == RUNS // 6 and lost is not None:
             lost.lose()
         return result.verdict, result.value
 
@@ -102,14 +104,25 @@ async def scored(sandbox: Level, mark: str, lost: Machines | None = None) -> lis
 
 async def in_sandbox(where: str, mark: str, lost: Machines | None = None) -> list[Any]:
     async with open_executor(where).sandbox(Limits(wall_s=60)) as sandbox:
-        assert sandbox.level
-        return await scored(sandbox, mark, lost)
+        found = await scored(sandbox, mark, lost)
+        if isinstance(sandbox, Elsewhere):
+            nodes = {server.facts["node"] for server in sandbox.servers}
+            assert len(nodes) == (1 if lost else 2)
+        return found
+
+
+async def in_two_at_once() -> list[list[Any]]:
+    """As two runs on one cluster: each has room for a server, and wants two."""
+    on = open_executor("ray")
+    async with on.sandbox(Limits(wall_s=60)) as one, on.sandbox(Limits(wall_s=60)) as two:
+        return list(await asyncio.gather(scored(one, "x"), scored(two, "x")))
 
 
 def test_programs_are_scored_elsewhere_and_again_if_a_machine_is_lost(machines: Machines) -> None:
     alone = asyncio.run(in_sandbox("local", "x"))
     assert [verdict for verdict, _ in alone] == ["value"] * RUNS
     assert asyncio.run(in_sandbox("ray", "x")) == alone
+    assert asyncio.run(in_two_at_once()) == [alone, alone]
     assert asyncio.run(in_sandbox("ray", "y", lost=machines)) == alone
 
 
@@ -124,10 +137,13 @@ def ended(job: Job) -> int:
     return code
 
 
-def test_commands_run_elsewhere(machines: Machines, tmp_path: Path) -> None:
+def test_commands_run_elsewhere(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     on = open_executor("ray")
     assert on.at_once(ONE) == 2
-    assert on.at_once(Needs(2)) == 1
+    with pytest.raises(ConfigError, match="no machine of the Ray cluster has 2 CPUs"):
+        on.at_once(Needs(2))
     job = started(on, ["--version"], tmp_path / "log")
     assert ended(job) == 0
     job.close()
@@ -137,8 +153,11 @@ def test_commands_run_elsewhere(machines: Machines, tmp_path: Path) -> None:
     watching.interrupt()
     assert ended(watching) == 130
     watching.close()
-    with pytest.raises(ConfigError, match=r"of the Ray cluster does not see .*missing"):
+    with pytest.raises(ConfigError, match=r"missing can't be written"):
         started(on, ["--version"], tmp_path / "missing" / "log")
+    monkeypatch.setattr("orchestry.engine.cluster._marked", lambda log: nullcontext("/nowhere"))
+    with pytest.raises(ConfigError, match="of the Ray cluster does not see"):
+        started(on, ["--version"], tmp_path / "log")
 
 
 def test_a_lost_machine_loses_its_commands(machines: Machines, tmp_path: Path) -> None:
@@ -165,9 +184,14 @@ def test_two_machines_learn_as_one_process(machines: Machines, tmp_path: Path) -
     found = []
     for name, more in (("one", []), ("two", ["--on", "ray", "--set", "ranks=2"])):
         command = [sys.executable, "-m", "orchestry", "run", "--run-dir", str(tmp_path / name)]
-        subprocess.run(
-            [*command, *words, *more], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [*command, *words, *more],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
+        assert ("2 processes draw and learn together" in done.stderr) == (name == "two")
         run = load_run(tmp_path / name)
         found.append([episode.reward for episode in run.episodes])
     assert found[1] == pytest.approx(found[0], abs=1e-5)

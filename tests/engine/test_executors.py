@@ -48,7 +48,9 @@ def test_a_cluster_of_somebody_else_is_asked_about(tmp_path: Path) -> None:
     file = tmp_path / "theirs.yaml"
     for here in ("local", "processes:2", "ray"):
         check_trust(resolve([], [], {"executor": here}), file)
-    with pytest.raises(ConfigError, match=r"executor ray://203\.0\.113\.7:10001"):
+    with pytest.raises(
+        ConfigError, match=r"executor ray://203\.0\.113\.7:10001 \(commands would run there"
+    ):
         check_trust(resolve([], [], {"executor": "ray://203.0.113.7:10001"}), file)
     with pytest.raises(ConfigError, match="user, password or query"):
         resolve([], [], {"executor": "ray://me:pass@host:10001"})
@@ -69,6 +71,7 @@ def test_what_a_process_takes() -> None:
     local = ["backend=local", "learn.threads=4"]
     assert needs_of(resolve([], local)) == Needs(4, None)
     assert needs_of(resolve([], [*local, "learn.device=cuda"])) == Needs(4, 1)
+    assert needs_of(resolve([], [*local, "ranks=3", "executor=processes"])) == Needs(2, None)
     assert needs_of(resolve([], [*local, "learn.device=cpu"])) == Needs(4, 0)
 
 
@@ -102,6 +105,10 @@ def test_a_launch_stays_until_the_process_ends(monkeypatch: pytest.MonkeyPatch) 
     assert begun == [2]
     with pytest.raises(ConfigError, match="belongs to a launch of 2"), launching(3, started):
         pass
+    monkeypatch.setattr(_Idle, "code", 1)
+    with pytest.raises(ConfigError, match="process 1 of this launch of 2 has ended"):
+        launching(2, started).__enter__()
+    assert "WORLD_SIZE" not in os.environ
 
 
 def test_a_launcher_began_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +120,10 @@ def test_a_launcher_began_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Idle:
+    code: int | None = None
+
     def poll(self) -> int | None:
-        return None
+        return self.code
 
     def wait(self, seconds: float) -> None: ...
 

@@ -20,12 +20,12 @@ from filelock import FileLock
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.sweep import SweepConfig, read_sweep
-from orchestry.engine.study import Played, Study, Tried
+from orchestry.engine.study import Played, Study, Tried, host_of
 from orchestry.engine.sweep import Sweep, corners, trial_config
 from orchestry.engine.trials import Asked, Stop, curve_of, spent_in
 from orchestry.engine.trust import check_trust
 from orchestry.report.stats import crossed
-from orchestry.report.sweep import Confirmed, confirmed, sentences, write_report
+from orchestry.report.sweep import Confirmed, _ahead, confirmed, sentences, write_report
 from orchestry.report.sweep import read_sweep as read_found
 from orchestry.store import journal
 from orchestry.store.games import kept
@@ -268,11 +268,11 @@ def end(sweep: Sweep, value: float | None, runs: tuple[Played, ...] = ()) -> Tri
 
 
 def test_a_grid_ends_the_sweep(tmp_path: Path) -> None:
-    keys = {"search.k_samples": [1, 2]}
+    keys = {"search.k_samples": [1, 2, 3], "search.beam_width": [1, 2]}
     grid = {"name": "GridSampler", "arguments": {"search_space": keys}}
     sweep = opened(tmp_path, sampler=grid, keys=keys, trials=9)
-    found = [end(sweep, 0.5).settings["search.k_samples"] for _ in range(2)]
-    assert sorted(found) == [1, 2]
+    found = [tuple(end(sweep, 0.5).settings.values()) for _ in range(6)]
+    assert sorted(found) == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
     assert sweep._next([]) is None
     assert opened(tmp_path, sampler=grid, keys=keys, trials=9)._next([]) is None
 
@@ -373,13 +373,60 @@ def test_the_cap_of_a_run_is_below_its_own(tmp_path: Path) -> None:
 def test_what_is_confirmed_is_pinned(tmp_path: Path) -> None:
     sweep = opened(tmp_path, confirm={"seeds": 1}, keys={"search.k_samples": [1, 2]})
     first = end(sweep, 0.2)
-    pinned = {"trial": 0, "settings": dict(first.settings)}
+    asked = sweep.config.confirm
+    pinned = {"trial": 0, "settings": dict(first.settings), "confirm": asked.model_dump()}
     assert sweep._chosen() == pinned
     place = sweep.folder / "confirm" / "best"
     place.mkdir(parents=True)
     (place / "trial.json").write_text(json.dumps(pinned))
     end(sweep, 0.3)
     assert sweep._chosen() == pinned
+    more = sweep.config.model_copy(update={"confirm": asked.model_copy(update={"seeds": 8})})
+    sweep.config = more
+    with pytest.raises(Stop, match=r"is confirmed with .*'seeds': 1.* is .*'seeds': 8"):
+        sweep._chosen()
+
+
+def test_a_trial_that_its_cap_cut_is_the_best_only_among_its_like(tmp_path: Path) -> None:
+    sweep = opened(tmp_path, keys={"search.k_samples": [1, 2, 3]})
+    end(sweep, 0.9, (Played("trial-0000/seed-0", 0, 0.9, 0.1, "evaluation"),))
+    assert sweep.best is not None
+    assert sweep.best.number == 0
+    end(sweep, 0.2)
+    assert sweep.best.number == 1
+    sweep.write()
+    assert [one["number"] for one in read_found(sweep.folder).whole] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "key", ["sandbox.wall_s", "executor", "ranks", "judge.provider.base_url", "learn.vllm_url"]
+)
+def test_a_key_that_no_trial_may_have(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match="put it into `run`"):
+        read_sweep(sweep_file(tmp_path / "s.yaml", keys={key: [1, 2]}))
+
+
+def test_what_a_shared_study_may_not_have(tmp_path: Path) -> None:
+    storage = {"storage": f"sqlite:///{tmp_path / 'shared.db'}"}
+    for more, said in (
+        ({"sampler": "CmaEsSampler"}, "its state as a pickle"),
+        ({"budget_usd": None}, "would be hidden from the others"),
+    ):
+        config = read_sweep(sweep_file(tmp_path / "s.yaml", **storage, **more))
+        with pytest.raises(ConfigError, match=said):
+            Sweep(config, tmp_path / "sweep", print)
+    odd = {"storage": "postgresql+psycopg://localhost#@evil.example/db"}
+    with pytest.raises(ConfigError, match="programs read differently"):
+        read_sweep(sweep_file(tmp_path / "s.yaml", **odd))
+    assert host_of("postgresql+psycopg://me@db.example:7/x") == "postgresql+psycopg://db.example:7"
+    assert host_of("sqlite:////tmp/x.db") == ""
+
+
+def test_few_seeds_claim_less() -> None:
+    """Differences of five seeds, alike on all problems: a bootstrap alone would say higher."""
+    found = _ahead([[one] * 6 for one in (0.9, 0.1, 0.2, -0.05, 0.3)])
+    assert crossed([[one] * 6 for one in (0.9, 0.1, 0.2, -0.05, 0.3)]).low > 0
+    assert found.low < 0 < found.mean < found.high
 
 
 def test_the_run_as_given_is_not_confirmed_against_itself(tmp_path: Path) -> None:

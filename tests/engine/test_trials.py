@@ -204,7 +204,10 @@ class Never(Losing):
         raise Lost("the cluster lost a process")
 
 
-def test_a_run_that_is_lost_again_and_again_fails_in_words(tmp_path: Path) -> None:
+def test_a_run_that_is_lost_again_and_again_fails_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestry.engine.trials.GRACE_S", 0.0)
     executor: Any = Never(9, tmp_path)
     (tmp_path / "trial.yaml").write_text(yaml.safe_dump(RUN))
     told = list[str]()
