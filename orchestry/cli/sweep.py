@@ -14,6 +14,15 @@ from orchestry.cli.options import BUDGET, ON, OUTPUT, RUN, Json, Trusted, option
 if TYPE_CHECKING:
     from orchestry.core.sweep import SweepConfig
 
+_GiveUp = Annotated[
+    str | None,
+    option(
+        RUN,
+        "A folder of a shared study that is lost for good: its open trials fail, and what was "
+        "reserved for it counts as spent.",
+        metavar="HOST-ID",
+    ),
+]
 app = App()
 
 
@@ -40,6 +49,7 @@ def _command(
             metavar=ON,
         ),
     ] = None,
+    give_up: _GiveUp = None,
     trust: Trusted = False,
     as_json: Json = False,
 ) -> int:
@@ -65,15 +75,10 @@ def _command(
     _check_servers(config, file, trust, on)
     place = folder or Path("sweeps") / file.stem
     note = partial(say, console(stderr=True))
-    reason = Sweep(config, place, note, trust=trust, confirmed=True).play()
-    options = {
-        "--config": file,
-        "--dir": folder,
-        "--trials": trials,
-        "--budget": budget,
-        "--on": on,
-    }
-    typed = [(name, str(value)) for name, value in options.items() if value is not None]
+    reason = Sweep(config, place, note, trust=trust, confirmed=True, give_up=give_up).play()
+    options = {"--dir": folder, "--trials": trials, "--budget": budget, "--on": on}
+    typed = [("--config", str(file))]
+    typed += [(name, str(value)) for name, value in options.items() if value is not None]
     command = shlex.join(["orchestry", "sweep", *chain.from_iterable(typed)])
     _report(place, command, reason, as_json)
     return EXIT_CODES[reason]

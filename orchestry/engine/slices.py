@@ -143,6 +143,15 @@ class Slices:
         with self._alone() as connection:
             connection.execute(self._table.delete().where(self._at(key)))
 
+    def give_up(self, owner: str) -> None:
+        """A folder's open slices fail, and keep what they hold; it no longer confirms the best."""
+        with self._alone() as connection:
+            for row in self._rows(connection):
+                if row.owner == owner and row.key == CONFIRM:
+                    connection.execute(self._table.delete().where(self._at(row.key)))
+                elif row.owner == owner and row.state == "open":
+                    self._update(connection, row.key, state="failed")
+
     def confirms(self, owner: str) -> str:
         """The folder that confirms the best: the first to ask once no trial is open; '' as long as
         one is."""

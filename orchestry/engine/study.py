@@ -117,8 +117,11 @@ class Study:
     @property
     def tried(self) -> list[Tried]:
         """The trials that ended, in order."""
-        found = [trial.user_attrs.get("tried") for trial in self.trials]
-        return [_tried(one) for one in found if one]
+        return [
+            _tried(one.user_attrs["tried"], one.intermediate_values)
+            for one in self.trials
+            if "tried" in one.user_attrs
+        ]
 
     @property
     def going(self) -> dict[int, str]:
@@ -169,7 +172,8 @@ class Study:
         from optuna.trial import TrialState
 
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
-        trial.set_user_attr("tried", asdict(found))
+        plain = {name: value for name, value in asdict(found).items() if name != "curve"}
+        trial.set_user_attr("tried", plain)  # the study has the curve; MySQL's texts end at 64 KiB
         study = trial.study
         try:
             study.tell(trial, found.value, state=states.get(found.state, TrialState.FAIL))
@@ -179,6 +183,22 @@ class Study:
             study.set_user_attr("over", self._config.sampler.model_dump(mode="json"))
             return True
         return False
+
+    def give_up(self, owner: str) -> int:
+        """What a folder that is lost for good had begun: its trials fail, others take their place,
+        and another folder may confirm the best. What was reserved for it counts as spent. Returns
+        the number of trials. Raises ConfigError for a name that no folder has, and for this one."""
+        from optuna.trial import TrialState
+
+        known = {row.owner for row in self.slices.all()} - {self.owner}
+        if owner not in known:
+            raise ConfigError(unknown("folder of this study", owner, sorted(known)))
+        left = [number for number, other in self.going.items() if other == owner]
+        for number in left:
+            own = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+            self._storage.set_trial_state_values(own, TrialState.FAIL)
+        self.slices.give_up(owner)
+        return len(left)
 
     @property
     def over(self) -> bool:
@@ -336,10 +356,9 @@ def suggested(trial: Trial, key: str, what: Range | Choices) -> Any:
     return trial.suggest_float(key, what.low, what.high, step=what.step, log=what.log)
 
 
-def _tried(plain: Mapping[str, Any]) -> Tried:
+def _tried(plain: Mapping[str, Any], curve: Mapping[int, float]) -> Tried:
     runs = tuple(Played(**run) for run in plain["runs"])
-    curve = tuple((int(at), float(value)) for at, value in plain["curve"])
-    return Tried(**{**plain, "runs": runs, "curve": curve})
+    return Tried(**{**plain, "runs": runs, "curve": tuple(sorted(curve.items()))})
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

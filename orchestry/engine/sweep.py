@@ -81,12 +81,14 @@ class Sweep:
         *,
         trust: bool = False,
         confirmed: bool = False,
+        give_up: str | None = None,
     ) -> None:
         """`trust`: the person passed --trust, and its runs pass it on. `confirmed`: the person was
         asked about other people's places in the config (`engine.trust.check_trust`); its runs then
-        use them. Raises ConfigError for settings that no run takes, and without Optuna."""
+        use them. `give_up`: a folder of the study that is lost for good. Raises ConfigError for
+        settings that no run takes, and without Optuna."""
         self.config, self.folder, self.note = config, folder, note
-        self._trust, self._confirmed = trust, confirmed
+        self._trust, self._confirmed, self._give_up = trust, confirmed, give_up
         self._interrupts = Interrupts()
         for key, settings in corners(config):
             try:
@@ -129,6 +131,8 @@ class Sweep:
         try:
             await_writers(self.folder, self.note, self._interrupts)
             self.study.renew()
+            if self._give_up is not None:
+                self.note(f"given up: {self.study.give_up(self._give_up)} of {self._give_up}")
             self._play_trials()
             for number, owner in self.study.going.items():
                 self.note(f"trial {number} has not ended: {owner} plays it, or was stopped there")

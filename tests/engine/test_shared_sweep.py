@@ -64,6 +64,25 @@ def test_folders_share_trials_and_the_cap(tmp_path: Path) -> None:
     assert again.study.going == {0: a.study.owner, 1: b.study.owner, 2: a.study.owner}
 
 
+def test_a_folder_that_is_lost_for_good_is_given_up(tmp_path: Path) -> None:
+    more = shared(tmp_path, trials=3, budget_usd=0.9)
+    lost, here = (folder_of(tmp_path, name, **more) for name in "ab")
+    begun(lost)
+    assert lost.study.slices.confirms(lost.study.owner) == ""
+    for _ in range(2):
+        end(here, 0.5)
+    assert here._next([]) is None
+    assert here.study.slices.confirms(here.study.owner) == ""
+    with pytest.raises(ConfigError, match="unknown folder of this study 'nobody'"):
+        here.study.give_up("nobody")
+    assert here.study.give_up(lost.study.owner) == 1
+    assert here.study.going == {}
+    assert end(here, 0.6).number == 3
+    assert here.study.slices.confirms(here.study.owner) == here.study.owner
+    assert sum(row.nano for row in here.study.slices.all()) <= 900_000_000
+    assert here.study.give_up(lost.study.owner) == 0
+
+
 def test_each_folder_can_write_the_whole_result(tmp_path: Path) -> None:
     more = shared(tmp_path, trials=3, run=PRICED)
     a, b = (folder_of(tmp_path, name, **more) for name in "ab")

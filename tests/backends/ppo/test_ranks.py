@@ -262,7 +262,9 @@ def test_what_processes_cannot_share_is_refused_at_once(
     with pytest.raises(ConfigError, match="takes one process"):
         measure(run, {}, 2, print)
     before = run.folder.joinpath("journal.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=r"of 1 process, and 2 would go on: resume with --set ranks=1"):
+    with pytest.raises(
+        ConfigError, match=r"of 1 process, and 2 would go on: resume with --set ranks=1"
+    ):
         resume(run.folder)
     assert run.folder.joinpath("journal.jsonl").read_bytes() == before
     (event,) = [e for e in run.events if isinstance(e, Learned)][-1:]
