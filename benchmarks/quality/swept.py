@@ -58,7 +58,8 @@ def report(found: Found) -> str:
 
 
 def _shown(settings: dict[str, object]) -> dict[str, str]:
-    return {f"`{k}`": f"{v:.2g}" if isinstance(v, float) else str(v) for k, v in settings.items()}
+    plain = {key: "default" if value is None else value for key, value in settings.items()}
+    return {f"`{k}`": f"{v:.2g}" if isinstance(v, float) else str(v) for k, v in plain.items()}
 
 
 def _mean(value: float) -> str:
