@@ -71,6 +71,9 @@ Compare = Annotated[
         metavar="",
     ),
 ]
+_Episodes = Annotated[
+    int | None, option(EVALUATION, "The first N problems.  [all]", min=1, metavar="N")
+]
 _Sets = Annotated[
     list[str] | None,
     option(
@@ -99,9 +102,7 @@ def _command(
     sets: _Sets = None,
     against: _Against = None,
     samples: Samples = None,
-    episodes: Annotated[
-        int | None, option(EVALUATION, "The first N problems.  [all]", min=1, metavar="N")
-    ] = None,
+    episodes: _Episodes = None,
     compare: Compare = True,
     task_path: TaskPath = None,
     on: On = None,

@@ -180,8 +180,8 @@ def test_a_resume_names_what_this_backend_takes(run: Path, changes: dict[str, An
         resume(run, changes)
     said = str(refused.value)
     assert said.endswith(
-        "; a resume takes ppo.checkpoint_every, ppo.device, ppo.evaluate_every, "
-        "ppo.evaluate_games, ppo.keep, ppo.steps, ppo.threads, task_path, trackers"
+        "; a resume takes executor, ppo.checkpoint_every, ppo.device, ppo.evaluate_every, "
+        "ppo.evaluate_games, ppo.keep, ppo.steps, ppo.threads, ranks, task_path, trackers"
     )
     assert "learn.from" not in said
 
