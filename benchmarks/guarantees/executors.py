@@ -4,7 +4,7 @@
 
 A machine is a core of this one. Alone: the run and its sandbox have core 0. Ray: a real cluster,
 whose head and run are on core 0, and a second node on core 1. The provider is `fake`, and each
-answer is scored by a program that computes for about 50 ms (benchmarks/server/tasks/scored). The
+answer is scored by a program that computes for about 100 ms (benchmarks/server/tasks/scored). The
 last row loses the second node in the middle (SIGKILL of all its processes).
 """
 
@@ -108,7 +108,7 @@ def report(rounds: int, folder: Path) -> str:
         {"where": "the same, the second lost in the middle", "s": f"{lost:.1f}"},
     ]
     return (
-        f"{programs} answers, each scored by a program of about 50 ms; a machine is one core. Two "
+        f"{programs} answers, each scored by a program of about 100 ms; a machine is one core. Two "
         f"machines are {ranged(ratios, '.2f')} times as fast (median and range of {rounds} "
         "rounds). The rewards are the same in all runs, also in the one that lost a machine.\n\n"
         f"{columns(rows, figures=False)}"

@@ -74,6 +74,7 @@ Compare = Annotated[
 _Episodes = Annotated[
     int | None, option(EVALUATION, "The first N problems.  [all]", min=1, metavar="N")
 ]
+_Cap = Annotated[float | None, option(BUDGET, "Hard cap of this evaluation.", metavar="USD")]
 _Sets = Annotated[
     list[str] | None,
     option(
@@ -107,9 +108,7 @@ def _command(
     task_path: TaskPath = None,
     on: On = None,
     trust: Trusted = False,
-    budget: Annotated[
-        float | None, option(BUDGET, "Hard cap of this evaluation.", metavar="USD")
-    ] = None,
+    budget: _Cap = None,
     patience: Patience = None,
     show_best: ShowBest = False,
     verbose: Verbose = False,
@@ -149,8 +148,7 @@ def _command(
     how = How(split=split, samples=samples, episodes=episodes, patience_s=patience)
     how["update"], how["trust"] = which_update(update), trusting(trust)
     how["task_path"], how["executor"] = task_path or (), on or "local"
-    with watching(verbose=verbose) as observer:
-        how["observer"] = observer
+    with watching(verbose=verbose) as how["observer"]:
         if compare:
             found, began = compared(run, budget, **how)
         else:
