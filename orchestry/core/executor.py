@@ -80,7 +80,7 @@ class Executor(Protocol):
     """One of `local`, `processes` and `ray`."""
 
     def at_once(self, needs: Needs) -> int:
-        """How many processes with such needs fit now; at least 1."""
+        """How many processes with such needs fit. Raises ConfigError if none does."""
         ...
 
     def start(self, args: Sequence[str], log: Path, needs: Needs) -> Job:

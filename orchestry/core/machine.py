@@ -78,14 +78,14 @@ def launched(environ: Mapping[str, str] = os.environ) -> Launch:
     )
 
 
-def end_with_parent(parent: int, look_s: float = 1.0) -> None:
+def end_with_parent(parent: int) -> None:
     """From now on this process is interrupted, as by Ctrl-C, when `parent` has ended. It hears
     interrupts although its parent may have blocked them, as Ray's workers do."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(look_s)
+            time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGINT)
 
     Thread(target=watch, daemon=True).start()

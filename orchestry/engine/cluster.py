@@ -12,10 +12,8 @@ import logging
 import os
 import re
 import secrets
-import signal
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,11 +23,12 @@ from urllib.parse import urlsplit
 
 from orchestry import __version__
 from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, SandboxError, reason
+from orchestry.core.errors import ConfigError, OrchestryError, SandboxError, reason
 from orchestry.core.executor import ONE, Job, Lost, Needs, environs
 from orchestry.core.machine import PARENT
 from orchestry.core.sandboxed import Limits
-from orchestry.engine.executors import COMMAND, END_S, Launched, launching
+from orchestry.engine.executors import END_S, Launched, Running, launching
+from orchestry.engine.host import free_port
 from orchestry.sandbox.elsewhere import Elsewhere
 from orchestry.sandbox.pool import Server, start_server
 from orchestry.sandbox.worker import Ended, Unavailable
@@ -102,7 +101,7 @@ class Cluster:
         hosts = [here, *(job.address() for job in jobs)]
         # Ray shows each process its own GPU alone, as if it were alone on its machine.
         places = [f"{host} {rank}" for rank, host in enumerate(hosts)]
-        own, *others = environs(places if self._gpus(needs) else hosts, here, _free_port())
+        own, *others = environs(places if self._gpus(needs) else hosts, here, free_port(""))
         for job, environ in zip(jobs, others, strict=True):
             job.begin(["run"], environ, None)
         return Launched({**own, **interface(here)}, jobs)
@@ -164,7 +163,7 @@ class Cluster:
 class Host:
     """An actor that holds one process of ours."""
 
-    _process: subprocess.Popen[bytes]
+    _job: Running
 
     def facts(self) -> tuple[str, str]:
         """This machine's address, and the version of this package."""
@@ -186,38 +185,26 @@ class Host:
 
         if log is not None and not Path(mark).is_file():
             return f"does not see {Path(log).parent}"
-        if log is not None and not Path(folder).is_dir():
+        here = Path(folder) if Path(folder).is_dir() else None
+        if log is not None and here is None:
             return f"does not see {folder}"
         tied = {PARENT: str(os.getpid())}  # a lost machine's processes end, and free their run
-        with Path(log or os.devnull).open("ab") as said:
-            self._process = subprocess.Popen(
-                [*COMMAND, *args],
-                cwd=folder if Path(folder).is_dir() else None,
-                env={**os.environ, **interface(node_address(ray)), **tied, **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
+        own = {**interface(node_address(ray)), **tied, **environ}
+        self._job = Running(args, Path(log or os.devnull), own, here)
         return ""
 
     def poll(self, seconds: float) -> int | None:
         """The exit code, at the latest after so many seconds; None while it runs."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.poll()
+        self._job.wait(seconds)
+        return self._job.poll()
 
     def interrupt(self) -> None:
         """As Ctrl-C."""
-        self._process.send_signal(signal.SIGINT)
+        self._job.interrupt()
 
-    def end(self, seconds: float) -> None:
-        """Ends it: in order, or after so many seconds at once."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            self.poll(seconds)
-            self._process.kill()
-            self._process.wait()
+    def end(self) -> None:
+        """Ends it if it still runs."""
+        self._job.close()
 
 
 class Servers:
@@ -277,14 +264,9 @@ class FarJob:
             raise ConfigError(
                 f"the Ray cluster had no room for a process within {ROOM_S:.0f} s: see `ray status`"
             ) from None
-        except self._ray.exceptions.RayActorError as error:
-            if error.actor_init_failed:
-                raise _unlike(_short(error)) from None
-            raise Lost(f"the Ray cluster lost a process ({_short(error)})") from None
-        except self._ray.exceptions.RayError as error:
-            raise _unlike(_short(error)) from None
-        if version != __version__:
-            raise _unlike(f"{address} has version {version} of this package, not {__version__}")
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise _failed(self._ray, error) from None
+        _check_version(version)
         return str(address)
 
     def begin(self, args: Sequence[str], environ: Mapping[str, str], log: Path | None) -> None:
@@ -316,7 +298,7 @@ class FarJob:
     def close(self) -> None:
         """See Job."""
         with suppress(Lost, ConfigError):  # ConfigError: it has no process yet
-            self._ask(self._actor.end.remote(END_S), 2 * END_S)
+            self._ask(self._actor.end.remote(), 2 * END_S)
         with suppress(self._ray.exceptions.RayError, ConnectionError):
             self._ray.kill(self._actor)
 
@@ -333,16 +315,9 @@ class FarServer:
         it has other software, and Lost if it is lost."""
         try:
             self.facts, why = await self._actor.begin.remote(level)
-        except self._ray.exceptions.RayActorError as error:
-            if error.actor_init_failed:
-                raise _unlike(_short(error)) from None
-            raise Lost(_short(error)) from None
-        except ConnectionError as error:
-            raise Lost(_short(error)) from None
-        except self._ray.exceptions.RayError as error:
-            raise _unlike(_short(error)) from None
-        if (version := self.facts.pop("version")) != __version__:
-            raise _unlike(f"one has version {version} of this package, not {__version__}")
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise _failed(self._ray, error) from None
+        _check_version(self.facts.pop("version"))
         if why:
             raise Unavailable(why)
 
@@ -442,6 +417,22 @@ def _short(error: Exception) -> str:
     return lines[-1].strip()[:300] if lines else type(error).__name__
 
 
+def _failed(ray: Any, error: Exception) -> OrchestryError:
+    """What it means that an actor could not begin: its machine is lost, or has other software."""
+    known = ray.exceptions.RayActorError
+    if isinstance(error, ConnectionError) or (
+        isinstance(error, known) and not error.actor_init_failed
+    ):
+        return Lost(f"the Ray cluster lost a process ({_short(error)})")
+    return _unlike(_short(error))
+
+
+def _check_version(found: str) -> None:
+    """Raises ConfigError."""
+    if found != __version__:
+        raise _unlike(f"one has version {found} of this package, not {__version__}")
+
+
 def _unlike(found: str) -> ConfigError:
     return ConfigError(
         f"the machines of the Ray cluster are not alike ({found}): install the same version of "
@@ -464,8 +455,3 @@ def _marked(log: Path | None) -> Iterator[str]:
         yield str(mark)
     finally:
         mark.unlink(missing_ok=True)
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])

@@ -59,12 +59,19 @@ _launched: Launched | None = None
 class Running:
     """A process of this machine."""
 
-    def __init__(self, args: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
-        """It has a session of its own: what interrupts this process reaches it through `interrupt`
-        alone, once each time."""
+    def __init__(
+        self,
+        args: Sequence[str],
+        log: Path,
+        environ: Mapping[str, str],
+        folder: Path | None = None,
+    ) -> None:
+        """Starts `orchestry ARGS`, in `folder` or where this process is. It has a session of its
+        own: what interrupts this process reaches it through `interrupt` alone, once each time."""
         with log.open("ab") as said:
             self._process = subprocess.Popen(
                 [*COMMAND, *args],
+                cwd=folder,
                 env={**os.environ, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -111,7 +118,7 @@ class Here:
     @contextmanager
     def launch(self, count: int, needs: Needs) -> Iterator[None]:
         """See Executor."""
-        if self._on.kind == "local" and count > 1 == launched().processes:
+        if self._on.kind == "local" and count > 1 and launched().processes == 1:
             raise ConfigError(
                 f"ranks={count} are several processes, and executor=local starts none: give "
                 "--on processes or --on ray, or start with `accelerate launch`"

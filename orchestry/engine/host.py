@@ -284,9 +284,9 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             yield data
 
 
-def free_port() -> int:
-    """A port of loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that nobody has, of loopback or of all networks ('')."""
+    with socket.create_server((address, 0)) as server:
         return int(server.getsockname()[1])
 
 
