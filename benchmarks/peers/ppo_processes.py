@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,40 +27,27 @@ SCENARIO = "default"
 
 def played(folder: Path, processes: int, games: int, steps: str) -> float:
     """Steps per second of a run in so many processes."""
-    sets = (f"ppo.games={games}", f"options.scenario={SCENARIO}", "ppo.device=cpu")
-    run = ["--backend", "ppo", "--task", "bucket_brigade", "--steps", steps]
-    run += ["--run-dir", str(folder), *(word for one in sets for word in ("--set", one))]
-    common = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    common |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-    common |= {"MASTER_PORT": str(_port())}
-    begun = [
-        subprocess.Popen(
-            [sys.executable, "-m", "orchestry", "run", *([] if rank else run)],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=page.ROOT,
-            stderr=None if rank else subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    try:
-        said = begun[0].communicate()[1]
-    finally:
-        for process in begun:
-            process.kill()
-            process.wait()
-    if begun[0].returncode:
-        raise RuntimeError(f"{games} games in {processes} processes failed: {said}")
+    sets = (f"ppo.games={games}", f"options.scenario={SCENARIO}", f"ranks={processes}")
+    run = ["run", "--backend", "ppo", "--task", "bucket_brigade", "--steps", steps, "--cpu"]
+    run += ["--on", "processes", "--run-dir", str(folder)]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "orchestry",
+            *run,
+            *(word for one in sets for word in ("--set", one)),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=page.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{games} games in {processes} processes failed: {done.stderr}")
     rows = progress(folder)
     first, last = rows[1], rows[-1]
     return (last["steps"] - first["steps"]) / (last["at"] - first["at"])
-
-
-def _port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def table(processes: int, steps: str, rounds: int) -> str:
