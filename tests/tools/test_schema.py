@@ -59,17 +59,19 @@ def test_shipped_configs_name_it_and_fit_it(file: Path, schema: Any) -> None:
 
 
 def test_each_key_that_is_read_before_it_is_checked_has_its_brief_form() -> None:
+    written = page()
     for model in Frozen.__subclasses__():
-        if f"/{model.__name__}" not in page():
+        if f"/{model.__name__}" not in written:
             continue
         for name, info in model.model_fields.items():
             read = any(isinstance(item, BeforeValidator) for item in info.metadata)
             key = (model.__name__, info.alias or name)
-            assert not read or key in BRIEF or '"pattern"' in json.dumps(_schema(*key)), key
+            schema = json.dumps(_schema(written, *key)) if read else ""
+            assert not read or key in BRIEF or '"pattern"' in schema, key
 
 
-def _schema(model: str, key: str) -> Any:
-    found = json.loads(page())
+def _schema(page: str, model: str, key: str) -> Any:
+    found = json.loads(page)
     return found["$defs"].get(model, found)["properties"][key]
 
 

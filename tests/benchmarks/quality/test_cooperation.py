@@ -48,6 +48,7 @@ def test_the_bank_has_the_sizes_asked_for_and_no_problem_twice(tmp_path: Path) -
     assert {one["split"] for one in _read(bench.bank(OWN))} == {"test"}
 
 
+@pytest.mark.slow
 def test_what_is_played_for_rewards_has_families_whose_gold_was_not_learned(
     tmp_path: Path,
 ) -> None:
