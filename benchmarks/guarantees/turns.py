@@ -2,16 +2,16 @@
 
     python -m benchmarks.guarantees.turns [--write]
 
-Three games of Bucket Brigade at once, four agents each, eight nights long, whose prompts have three
-examples: with `PROMPTS_MIB` of models/embedded.py, which keeps what earlier prompts came to, and
-with 0, which keeps only what the slots hold. Each run is a process of its own on one core.
+Games of Bucket Brigade at once, four agents each, whose prompts have three examples: with
+`PROMPTS_MIB` of models/embedded.py, which keeps what earlier prompts came to, and with 0, which
+keeps only what the slots hold. Both runs go at the same time, each on a core of its own; then once
+more with their cores changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -29,7 +29,7 @@ from orchestry.store.journal import Answered
 from orchestry.store.run import load_run
 
 TOKENS = ("input_tokens", "cached_tokens")
-SCENARIO, NIGHTS, GAMES = "default", 8, 3
+SCENARIO, NIGHTS, GAMES = "default", 3, 8
 
 
 def play(folder: Path, kept_mib: int) -> None:
@@ -51,20 +51,34 @@ def play(folder: Path, kept_mib: int) -> None:
     train(validate(config), folder, Silent())
 
 
-def row(folder: Path, kept_mib: int) -> dict[str, str]:
-    """Of one run: its tokens, and its process's CPU time and memory."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    command = [sys.executable, "-m", "benchmarks.guarantees.turns", "--play", str(folder)]
-    subprocess.run([*command, str(kept_mib)], check=True)
-    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    answered = [e.completion for e in load_run(folder).events if isinstance(e, Answered)]
-    asked, kept = (sum(getattr(one, name) for one in answered) for name in TOKENS)
+def both(folder: Path, cores: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """By size of the memory: CPU seconds and peak MiB of a run; each has its core."""
+    running = {}
+    for kept, core in zip((0, embedded.PROMPTS_MIB), cores, strict=True):
+        own = [sys.executable, "-m", "benchmarks.guarantees.turns", "--play"]
+        command = ["taskset", "-c", str(core), *own, str(folder / str(kept)), str(kept)]
+        running[kept] = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    used = {}
+    for kept, process in running.items():
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise RuntimeError(f"the run with {kept} MiB failed: status {status}")
+        used[kept] = (usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return used
+
+
+def row(folder: Path, kept: int, used: Sequence[tuple[float, float]]) -> dict[str, str]:
+    """Of one way: its tokens, and each run's CPU time and memory."""
+    events = load_run(folder / str(kept)).events
+    answered = [e.completion for e in events if isinstance(e, Answered)]
+    asked, known = (sum(getattr(one, name) for one in answered) for name in TOKENS)
     return {
-        "earlier prompts kept, MiB": str(kept_mib),
+        "earlier prompts kept, MiB": str(kept),
         "answers": f"{len(answered):,}",
         "tokens of prompts": f"{asked:,}",
-        "of these read": f"{asked - kept:,}",
-        "CPU s": f"{seconds:.0f}",
+        "of these read": f"{asked - known:,}",
+        "CPU s": ", ".join(f"{seconds:.0f}" for seconds, _ in used),
+        "memory at most, MiB": ", ".join(f"{mib:,.0f}" for _, mib in used),
     }
 
 
@@ -79,10 +93,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.play:
         play(Path(args.play[0]), int(args.play[1]))
         return
-    os.sched_setaffinity(0, {0})
     with tempfile.TemporaryDirectory(prefix="turns-") as name:
-        rows = [row(Path(name) / str(mib), mib) for mib in (0, embedded.PROMPTS_MIB)]
-    text = columns(rows, figures=False)
+        folders = [Path(name) / cores for cores in ("0-1", "1-0")]
+        used = [both(folder, (*map(int, folder.name.split("-")),)) for folder in folders]
+        rows = [row(folders[0], kept, [one[kept] for one in used]) for kept in used[0]]
+    text = f"{GAMES} games of {NIGHTS} nights.\n\n{columns(rows, figures=False)}"
     print(text)
     if args.write:
         page.write("turns", "python -m benchmarks.guarantees.turns --write", text)
