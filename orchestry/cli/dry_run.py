@@ -14,7 +14,7 @@ from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
 from orchestry.core.config import RunConfig
 from orchestry.engine.estimate import Estimate, Figures, estimate
-from orchestry.report.text import counted
+from orchestry.report.text import counted, duration
 
 RUNS = Path("runs")
 """Where runs lie that nobody gave a folder."""
@@ -110,9 +110,12 @@ def plain(found: Estimate) -> dict[str, Any]:
 
 def _remark(found: Estimate, cap: float | None) -> str:
     """What the figures rest on."""
+    paced = f"It takes {duration(found.paced_s)} or more (pace)." if found.paced_s else ""
     if found.cost_usd.max == 0 and not any(row.usd for row in found.usage):
-        return f"Every model that it asks is free. {_power(found, cap)}".strip()
-    return " ".join(filter(None, (_kind(found, cap), _known(found), _power(found, cap))))
+        said = ["Every model that it asks is free.", _power(found, cap), paced]
+    else:
+        said = [_kind(found, cap), _known(found), _power(found, cap), paced]
+    return " ".join(filter(None, said))
 
 
 def _power(found: Estimate, cap: float | None) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _CommandT = TypeVar("_CommandT", bound=Callable[..., Any])
 RUN, EVALUATION, MODEL, SEARCH, BUDGET = "Run", "Evaluation", "Model", "Search", "Budget"
-SAFETY, OUTPUT = "Safety", "Output"
+SAFETY, OUTPUT, LEARNING = "Safety", "Output", "Learning"
 LESSONS = "Which answers"
 """Panels of the help."""
 
@@ -253,12 +253,16 @@ class RunFlags(TypedDict, total=False):
     ]
     task: Task
     episodes: Annotated[int | None, option(RUN, "Problems to play.  [20]", metavar="N")]
+    passes: Annotated[
+        int | None,
+        option(RUN, "In place of --episodes: play every train problem N times.", metavar="N"),
+    ]
     steps: Annotated[
         str | None,
         option(RUN, "Backend ppo: environment steps, such as 500k or 10M.  [1M]", metavar="N"),
     ]
     on: On
-    cpu: Annotated[bool | None, flag(RUN, "Backend ppo: use no GPU.", "--cpu")]
+    cpu: Annotated[bool | None, flag(RUN, "Use no GPU.", "--cpu")]
     seed: Seed
     task_path: TaskPath
     file: Config
@@ -270,6 +274,37 @@ class RunFlags(TypedDict, total=False):
     ]
     k_samples: Annotated[
         int | None, option(SEARCH, "Samples per agent and state.  [4]", metavar="K")
+    ]
+    lr: Annotated[
+        float | None,
+        option(LEARNING, "Learning rate.  [local 0.0001, ppo 0.003]", metavar="RATE"),
+    ]
+    batch_size: Annotated[
+        int | None,
+        option(
+            LEARNING,
+            "What an update learns from. Backend local: problems. Backend ppo: steps of all games "
+            "together, a multiple of ppo.games.  [local 8, ppo 16384]",
+            metavar="N",
+        ),
+    ]
+    epochs: Annotated[
+        int | None,
+        option(
+            LEARNING,
+            "Backend ppo: how often each batch is learned from. For passes over the data: "
+            "--passes.  [2]",
+            metavar="N",
+        ),
+    ]
+    checkpoint_interval: Annotated[
+        str | None,
+        option(
+            LEARNING,
+            "Backend local: keep the checkpoint of every N-th update. Backend ppo: steps between "
+            "two checkpoints, such as 500k.",
+            metavar="N",
+        ),
     ]
     budget: Budget
     patience: Patience
@@ -334,6 +369,7 @@ _FLAGS = {
     "recipe": "recipe.steps",
     "task": "task",
     "episodes": "episodes",
+    "passes": "passes",
     "steps": "ppo.steps",
     "provider": "provider.name",
     "model": "provider.model",
@@ -346,8 +382,29 @@ _FLAGS = {
     "allow_unsafe_code": "allow_unsafe_code",
 }
 """Flag to config key."""
+_BY_BACKEND = {
+    "cpu": {"api": "learn.device", "local": "learn.device", "ppo": "ppo.device"},
+    "lr": {"local": "learn.learning_rate", "ppo": "ppo.learning_rate"},
+    "batch_size": {"local": "learn.every", "ppo": "ppo.horizon"},
+    "epochs": {"ppo": "ppo.passes"},
+    "checkpoint_interval": {"local": "learn.keep_every", "ppo": "ppo.checkpoint_every"},
+}
+"""Flags that users of other trainers type: to the config key of each backend that has one. Backend
+api takes the device for `--provider local:RUN`."""
+_INSTEAD = {
+    "lr": "it takes no gradient steps: leave it out",
+    "batch_size": "--set behaviors.every=N is its number of episodes per update",
+    "epochs": "--passes N plays every train problem N times",
+    "checkpoint_interval": "its journal keeps every episode and update: leave it out",
+}
+"""What a backend without such a key has in its place."""
 FLAG_OF = {key: f"--{flag.replace('_', '-')}" for flag, key in _FLAGS.items()}
-FLAG_OF |= {"ppo.device": "--cpu", "task_path": "--task-path"}
+FLAG_OF |= {
+    key: f"--{flag.replace('_', '-')}"
+    for flag, keys in _BY_BACKEND.items()
+    for key in keys.values()
+}
+FLAG_OF["task_path"] = "--task-path"
 """Config key to flag."""
 
 
@@ -367,9 +424,11 @@ def layers(flags: RunFlags) -> Layers:
     from orchestry.core.config import resolve
 
     file, sets, given = flags.get("file"), flags.get("sets") or [], _given(flags)
+    if {"episodes", "passes"} <= given.keys():
+        raise ConfigError("--episodes and --passes both say how long the run is: give one")
     chosen = [_preset(file)] if file else []
-    backend = resolve(chosen, sets, given).backend
-    return [*_backend_file(backend), *chosen], sets, given
+    files = [*_backend_file(resolve(chosen, sets, given).backend), *chosen]
+    return files, sets, given | _by_backend(flags, resolve(files, sets, given))
 
 
 def resolved(found: Layers, flags: RunFlags) -> RunConfig:
@@ -428,11 +487,40 @@ def settings(flags: RunFlags) -> dict[str, Any]:
 def _given(flags: RunFlags) -> dict[str, Any]:
     """Config keys and values of the flags that were given."""
     found = {_FLAGS[k]: value for k, value in flags.items() if k in _FLAGS and value is not None}
-    if flags.get("cpu"):
-        found["ppo.device"] = "cpu"
     if task_path := flags.get("task_path"):
         found["task_path"] = [str(path) for path in task_path]
     return found
+
+
+def _by_backend(flags: RunFlags, config: RunConfig) -> dict[str, Any]:
+    """Keys and values of the flags whose key depends on the backend; a recipe's is local. Raises
+    ConfigError where the backend has no such key."""
+    backend = "local" if config.recipe.steps else config.backend
+    found = dict[str, Any]()
+    for name, value in flags.items():
+        if name not in _BY_BACKEND or value is None:
+            continue
+        if backend not in (keys := _BY_BACKEND[name]):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is for backend {' and '.join(keys)}, and this is "
+                f"backend {backend}: {_INSTEAD[name]}"
+            )
+        found[keys[backend]] = "cpu" if name == "cpu" else value
+    if "ppo.horizon" in found:
+        found["ppo.horizon"] = _horizon(found["ppo.horizon"], config.ppo.games)
+    return found
+
+
+def _horizon(batch: int, games: int) -> int:
+    """Steps of each game in a batch of so many steps. Raises ConfigError if they can't be dealt
+    out."""
+    if batch < games or batch % games:
+        raise ConfigError(
+            f"--batch-size {batch}: a batch has the same number of steps of each of ppo.games="
+            f"{games} games: give a multiple of that, or fewer ppo.games; for the actions per step "
+            "of the optimizer: --set ppo.minibatch=N"
+        )
+    return batch // games
 
 
 def _backend_file(backend: str) -> list[Path]:

@@ -432,6 +432,9 @@ class RunConfig(Frozen):
     `orchestry baselines list` explains them."""
     episodes: Annotated[int, Mark.RESUMABLE] = Field(20, ge=1, le=MAX_EPISODES)
     """One episode is one problem, searched once."""
+    passes: Annotated[int | None, Mark.RESUMABLE] = Field(None, ge=1, le=10_000)
+    """Play every problem of the split so many times: when the run begins, `episodes` becomes that
+    number. None: `episodes` says how many."""
     problem: Annotated[Mapping[str, Any] | None, Mark.MEASURED] = None
     """Play this one problem, written like a line of problems.jsonl, instead of a split's
     (`orchestry ask`)."""
@@ -441,6 +444,9 @@ class RunConfig(Frozen):
     """The order of the problems. `none`: seeded, all of them in each pass. `grade`: in the first
     pass the easiest first, by the problems' `data.grade`. `success`: drawn anew after each update,
     most often those that the team solves about half of the time."""
+    pace: Annotated[_Seconds, Mark.RESUMABLE, Mark.OPERATIONAL] = 0.0
+    """Seconds from the beginning of an episode to that of the next, at least: for tight rate
+    limits. Backend local draws the episodes of an update together, and has no pace."""
     seed: Annotated[int, Mark.MEASURED] = Field(0, ge=0)
     """Same seed, same run, if the provider is deterministic."""
     provider: Annotated[ProviderConfig, Mark.MEASURED] = ProviderConfig()

@@ -50,6 +50,7 @@ _ONE_PASS: dict[str, Any] = {
 }
 _QUIET: dict[str, Any] = {
     "episodes": 1,
+    "passes": None,
     "credit": {"share": 0.0},
     "curriculum": "none",
     "trackers": {"tensorboard": False, "wandb": "off"},

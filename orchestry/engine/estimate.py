@@ -92,6 +92,8 @@ class Estimate(Frozen):
     """Runs of the model whose lengths of answers were taken."""
     power: Power | None = None
     """What its pairs on dev will show, if it learns behaviours."""
+    paced_s: float = 0.0
+    """Seconds that the run takes at least, since its episodes begin at a `pace`."""
 
 
 def estimate(
@@ -153,6 +155,7 @@ async def foretold(
         usage=sorted(rows, key=lambda row: _place(row, roles)),
         by_provider=[Figures(**row) for row in _means(bills, 2)],
         earlier_runs=known.runs,
+        paced_s=plan.config.pace * (plan.config.episodes - 1),
         power=_power(plan, sum(row.calls for row in rows if row.purpose == "trial"), known.sd),
     )
 

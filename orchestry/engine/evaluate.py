@@ -222,7 +222,8 @@ def held_out_config(
         raise ConfigError(
             f"episodes is {episodes}: give 1 or more, or leave it out for all problems"
         )
-    changes: dict[str, Any] = {**_QUIET, "split": split, "episodes": episodes or MAX_EPISODES}
+    count = {"episodes": episodes or MAX_EPISODES, "passes": None}
+    changes: dict[str, Any] = {**_QUIET, "split": split, **count}
     if budget_usd is not None:
         changes["budget"] = {"usd": budget_usd}
     if samples is not None:

@@ -110,6 +110,7 @@ def resolved(config: RunConfig, problems: int) -> RunConfig:
             "sampling": SamplingConfig(),
             "agents": {},
             "episodes": problems,
+            "passes": None,
         }
     )
 

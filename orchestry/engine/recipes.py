@@ -65,7 +65,7 @@ _HERE = ("auto", "embedded")
 """Providers whose model is a base of weights."""
 _PLAYED: dict[str, Any] = {"split": "train", "baseline": None, "problem": None}
 """Keys with the values that a recipe's stages have."""
-_FIXED = ("backend", "episodes", "recipe")
+_FIXED = ("backend", "episodes", "passes", "recipe")
 """Keys that a resume can't change, since finished stages depend on them."""
 
 
@@ -330,7 +330,7 @@ def _api(plain: Mapping[str, Any], stage: Stage, team: Team) -> dict[str, Any]:
 
 def _local(plain: Mapping[str, Any], stage: Stage, team: Team) -> dict[str, Any]:
     search = plain.get("search", {})
-    found = {key: value for key, value in plain.items() if key != "credit"}
+    found = {key: value for key, value in plain.items() if key not in ("credit", "pace")}
     found["search"] = {key: search[key] for key in _SEARCH if key in search}
     found |= {"backend": "local", "provider": _base(plain, team)}
     found["agents"] = {

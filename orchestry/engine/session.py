@@ -146,6 +146,7 @@ class Session(Work):
         self.faults = Faults(plan.task, store, watch.note)
         self._waiting: dict[int, EpisodeRecord] = {}
         self._next = 0
+        self._turn = asyncio.Lock()
 
     def begin(self, level: str) -> None:
         """See Work: files, manifest and trackers."""
@@ -272,6 +273,9 @@ class Session(Work):
             if self.failure:
                 return
             try:
+                async with self._turn:  # one at a time, so that a stop waits for one pause at most
+                    if not self.failure:
+                        await self.plan.backend.gateway.keep_pace()
                 async with self._claim(episode):
                     if self.failure:  # meanwhile
                         return

@@ -99,6 +99,7 @@ def resolved(config: RunConfig, count: int) -> RunConfig:
             "credit": CreditConfig(share=0.0),
             "agents": {},
             "episodes": count,
+            "passes": None,
         }
     )
 

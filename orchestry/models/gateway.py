@@ -75,6 +75,7 @@ class Gateway:
         self._sleep = sleep
         self._door = Door(sleep)
         self._concurrency = config.search.concurrency
+        self._pace, self._next_at = config.pace, 0.0
         self._retry = config.retry
         self._rng = random.Random(derive(config.seed, "retry"))
         self._servers: dict[str, tuple[Breaker, Places]] = {}
@@ -164,6 +165,13 @@ class Gateway:
     def check_door(self) -> None:
         """If the door is shut, raises the error of a new attempt."""
         self._door.check()
+
+    async def keep_pace(self) -> None:
+        """Waits until `pace` seconds have passed since this last returned. Raises the door's error
+        if it is shut meanwhile."""
+        if self._pace:
+            await self._door.sleep(max(0.0, self._next_at - self._clock()))
+            self._next_at = self._clock() + self._pace
 
     def note(self, request: Request, completion: Completion, seconds: float) -> None:
         """Records an answer of this process's own weights, in the journal and the usage."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestry.core.config import RunConfig
+from orchestry.core.config import MAX_EPISODES, RunConfig
 from orchestry.core.digests import folder_digest, with_whole
 from orchestry.core.errors import ConfigError, TaskError, unknown
 from orchestry.core.types import AgentSpec, Problem
@@ -50,6 +50,8 @@ def set_up(
     config, task = arranged(config, seated(config, task, policy))
     task = thoughtful(config, task)
     problems = _problems(task, config) if config.problem is None else (given(task, config),)
+    if config.passes is not None:
+        config = _counted(config, len(problems))
     if held_out:
         config = config.model_copy(update={"episodes": min(config.episodes, len(problems))})
     count_stages(task, problems[0])  # a task that never ends would spend without end
@@ -148,6 +150,17 @@ def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
     )
     if team != tuple(task.agents):
         vars(task)["agents"] = team
+
+
+def _counted(config: RunConfig, problems: int) -> RunConfig:
+    """The config with its passes over so many problems as a number of episodes."""
+    episodes = (config.passes or 0) * problems
+    if episodes > MAX_EPISODES:
+        raise ConfigError(
+            f"passes={config.passes} over {problems} {config.split} problems of task {config.task} "
+            f"is {episodes:,} episodes, and a run has at most {MAX_EPISODES:,}: lower passes"
+        )
+    return config.model_copy(update={"episodes": episodes, "passes": None})
 
 
 def _problems(task: BaseTask[Any], config: RunConfig) -> tuple[Problem, ...]:

@@ -155,7 +155,7 @@ def test_a_config_of_defaults_is_taken(cli: CommandLine, run: Path) -> None:
 
 def test_options_of_the_learner_are_refused_elsewhere(cli: CommandLine) -> None:
     done = cli("run", *RUN[3:], "--steps", "1k", "--cpu", "--set", "ppo.games=2")
-    done.failed(2, "only backend ppo reads ppo.games, --steps, --cpu, and this is backend api")
+    done.failed(2, "only backend ppo reads ppo.games, --steps, and this is backend api")
 
 
 @pytest.mark.parametrize(

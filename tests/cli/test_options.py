@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import typer
 
-from orchestry.cli.options import config_from, provider_name, run_folder, settings, which_update
+from orchestry.cli.options import (
+    FLAG_OF,
+    RunFlags,
+    config_from,
+    layers,
+    provider_name,
+    run_folder,
+    settings,
+    which_update,
+)
+from orchestry.core.choices import BackendName
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import leaves
 
 
 def test_a_flag_wins_over_set_and_set_over_a_file(tmp_path: Path) -> None:
@@ -66,3 +78,56 @@ def test_the_last_run_can_be_the_team(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run_folder("last") == Path("runs", "recipe")
     (tmp_path / "last").mkdir()
     assert provider_name("local:last") == "local:last"
+
+
+@pytest.mark.parametrize(
+    ("backend", "keys"),
+    [
+        ("local", ("learn.learning_rate", "learn.every", "learn.keep_every", "learn.device")),
+        ("ppo", ("ppo.learning_rate", "ppo.horizon", "ppo.checkpoint_every", "ppo.device")),
+    ],
+)
+def test_what_users_of_other_trainers_type_are_keys_of_the_backend(
+    backend: BackendName, keys: tuple[str, ...]
+) -> None:
+    flags = RunFlags(backend=backend, lr=0.25, batch_size=512, checkpoint_interval="50", cpu=True)
+    batch = 512 if backend == "local" else 2  # of each of the 256 games
+    assert [layers(flags)[2][key] for key in keys] == [0.25, batch, "50", "cpu"]
+    plain = dict(leaves(config_from(**flags).model_dump()))
+    assert [plain[key] for key in keys] == [0.25, batch, 50, "cpu"]
+    assert {FLAG_OF[key] for key in keys} == {
+        *("--lr", "--batch-size", "--checkpoint-interval", "--cpu")
+    }
+
+
+def test_epochs_are_passes_over_a_batch_and_checkpoints_come_after_so_many_steps() -> None:
+    flags = RunFlags(backend="ppo", epochs=7, checkpoint_interval="500k")
+    found = config_from(**flags).ppo
+    assert (found.passes, found.checkpoint_every) == (7, 500_000)
+
+
+def test_a_recipes_stages_learn_as_backend_local_does() -> None:
+    flags = RunFlags(recipe="search+magrpo", lr=0.5, batch_size=2)
+    found = config_from(**flags).learn
+    assert (found.learning_rate, found.every) == (0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (RunFlags(lr=0.1), "--lr is for backend local and ppo, and this is backend api"),
+        (RunFlags(batch_size=4), "behaviors.every=N"),
+        (RunFlags(checkpoint_interval="4"), "--checkpoint-interval is for backend local and ppo"),
+        (RunFlags(epochs=2), "--epochs is for backend ppo, and this is backend api: --passes N"),
+        (RunFlags(backend="local", epochs=2), "--passes N plays every train problem N times"),
+        (RunFlags(backend="ppo", passes=2), "does not read --passes"),
+        (RunFlags(backend="ppo", batch_size=64), "--batch-size 64: a batch has the same number"),
+        (RunFlags(passes=2, episodes=3), "--episodes and --passes both"),
+        (RunFlags(backend="local", checkpoint_interval="500k"), "learn.keep_every"),
+    ],
+)
+def test_a_flag_that_the_backend_has_no_key_for_names_what_to_use(
+    flags: RunFlags, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        config_from(**flags)

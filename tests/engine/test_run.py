@@ -19,11 +19,15 @@ import orchestry
 from orchestry.core.config import FakeConfig, RunConfig, resolve
 from orchestry.core.errors import ConfigError, LockedError, PromptTooLong, ProviderError, StoreError
 from orchestry.core.types import Completion, Request
+from orchestry.engine.estimate import estimate
+from orchestry.engine.evaluate import held_out_config
 from orchestry.engine.run import prepare, resume, run_plan
 from orchestry.engine.session import Silent
 from orchestry.models.fake import FakeProvider
+from orchestry.models.gateway import Gateway
 from orchestry.store.journal import Answered, Reserved, read
 from orchestry.store.run import Store
+from orchestry.task.setup import _counted
 from tests.journals import keep_events
 
 TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
@@ -88,6 +92,46 @@ def test_every_problem_comes_once_before_any_comes_again() -> None:
     plan = prepare(config())
     ids = [plan.problem(episode).id for episode in range(10)]
     assert len(set(ids[:5])) == len(set(ids[5:])) == 5
+
+
+def test_passes_play_every_train_problem_so_often(tmp_path: Path) -> None:
+    run = orchestry.train(config("passes=2"), tmp_path / "run")
+    assert sorted(one.problem for one in run.episodes) == sorted(
+        2 * [f"train-{n}" for n in range(5)]
+    )
+    assert (run.config["episodes"], run.config["passes"]) == (10, None)
+    assert run.summary.episodes_asked == 10
+    again = resume(run.folder, {"passes": 3})
+    assert len(again.episodes) == 15
+    assert len(resume(run.folder, {"episodes": 16}).episodes) == 16
+
+
+def test_passes_have_a_limit_and_hold_for_the_run_alone() -> None:
+    assert estimate(config("passes=3")).episodes == 15
+    held = held_out_config(config("passes=3").plain(), "dev", None, None, 2)
+    assert prepare(held, held_out=True).config.episodes == 2
+    with pytest.raises(ConfigError, match=r"passes=10000 over 200 train problems.*2,000,000 epis"):
+        _counted(config("passes=10000"), 200)
+
+
+def test_a_paced_run_plays_the_same_and_a_resume_may_change_the_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, keep = list[int](), Gateway.keep_pace
+
+    async def counted(self: Gateway) -> None:
+        await keep(self)
+        began.append(1)
+
+    monkeypatch.setattr(Gateway, "keep_pace", counted)
+    run = orchestry.train(config("pace=0.01"), tmp_path / "paced")
+    assert len(began) == 6
+    plain = orchestry.train(config(), tmp_path / "plain")
+    assert [one.answers(one.best) for one in run.episodes] == [
+        one.answers(one.best) for one in plain.episodes
+    ]
+    assert len(resume(run.folder, {"pace": 0, "episodes": 7}).episodes) == 7
+    assert estimate(config("pace=2")).paced_s == 10
 
 
 def test_a_resume_asks_whom_the_run_asked(tmp_path: Path) -> None:

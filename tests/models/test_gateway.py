@@ -28,6 +28,24 @@ def run(tmp_path: Path) -> Run:
 # --- what is asked, and what is not ---------------------------------------------------------------
 
 
+async def test_episodes_begin_at_the_runs_pace(tmp_path: Path) -> None:
+    run = Run(tmp_path, pace=10.0)
+    async with run.open(Server()) as gateway:
+        for later in (0.0, 4.0, 25.0):
+            await gateway.keep_pace()
+            run.now += later
+        await gateway.keep_pace()
+        assert run.waits == [0.0, 10.0, 6.0, 0.0]
+        gateway.close_door("stop")
+        with pytest.raises(Interrupted):
+            await gateway.keep_pace()
+    run = Run(tmp_path / "other")
+    run.folder.mkdir()
+    async with run.open(Server()) as gateway:
+        await gateway.keep_pace()
+    assert run.waits == []
+
+
 async def test_samples_differ_in_index_and_seed_and_come_in_order(run: Run) -> None:
     server = Server()
     async with run.open(server) as gateway:

@@ -40,6 +40,7 @@ def refuse(config: RunConfig) -> None:
         "it learns by gradients: behaviors.enabled=true is for backend api": bool(
             config.behaviors.enabled
         ),
+        "it draws the episodes of an update together: leave out pace": bool(config.pace),
         "its weights can't judge: name another provider in judge.provider.name": judge is not None
         and judge.name == "auto",
         "its replays are learn.credit=replay: leave out credit.share": bool(config.credit.share),
