@@ -19,6 +19,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestry.backends.gpu import GpuWatch, gpu_watch
 from orchestry.backends.local.model import device_of
 from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
@@ -51,7 +52,7 @@ from orchestry.engine.manifest import ground, record_ground
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.journal import Learned, Opened, Stopped
-from orchestry.store.progress import MEAN, PACE, PROGRESS, Row, progress
+from orchestry.store.progress import GPU, MEAN, PACE, PROGRESS, RECENT, Row, progress
 from orchestry.store.run import Run, Store, existing, load_run
 from orchestry.store.summary import books, summarise_journal
 from orchestry.store.trackers import Tracker, TrackerRow, show_rows
@@ -62,8 +63,6 @@ if TYPE_CHECKING:
     from orchestry.backends.ppo.learner import Learner, Played
 
 LEARNED, LIKELIEST, UNTRAINED = "learned", "likeliest", "untrained"
-_RECENT = 100
-"""Games of the running mean."""
 _NOTE_S = 10.0
 """Seconds between two lines for the user."""
 
@@ -188,8 +187,12 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
         work = _Work(found, store, watch.note)
         shape = "x".join(map(str, config.ppo.hidden))
         store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **changes))
-        with heeding(work.stop), work.shown():
-            await work.play()
+        with (
+            heeding(work.stop),
+            work.shown(),
+            gpu_watch(str(device_of(config.ppo.device)), watch.note) as gpu,
+        ):
+            await work.play(gpu)
         store.journal.append(Stopped(reason=work.reason, at=time.time()))
         store.journal.sync()
         figures = work.rows[-1] if work.rows else {}
@@ -233,7 +236,7 @@ class _Work:
     note: Callable[[str], None]
     reason: Any = "done"
     rows: list[Row] = field(default_factory=list)
-    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     _trackers: list[Tracker] = field(default_factory=list)
     _told: float = 0.0
 
@@ -257,7 +260,7 @@ class _Work:
             for tracker in self._trackers:
                 tracker.close()
 
-    async def play(self) -> None:
+    async def play(self, gpu: GpuWatch) -> None:
         """Plays what is missing of the run's steps."""
         learner = self._begun()
         whole, saved, told = self.settings.steps, learner.steps, time.monotonic()
@@ -276,6 +279,7 @@ class _Work:
                 row["evaluation/reward"] = self._evaluated(learner)
             since, told = told, time.monotonic()
             row[PACE] = (learner.steps - before) / (told - since)
+            row |= {f"{GPU}/{name}": value for name, value in gpu.figures().items()}
             self._add(learner.steps, row, played)
             last = learner.steps >= whole or self.reason != "done"
             if last or _crossed(before, learner.steps, self.settings.checkpoint_every):

@@ -11,7 +11,11 @@ from orchestry.core.files import salvage
 
 PROGRESS = "progress.jsonl"
 MEAN, PACE = "train/avg_reward_100ep", "train/steps_per_sec"
-"""The mean return of the last 100 games, and environment steps per second."""
+"""The mean return of the last 100 games or episodes, and environment steps per second."""
+GPU = "gpu"
+"""The section of the figures of `backends.gpu`."""
+RECENT = 100
+"""Games or episodes of that mean."""
 Row = dict[str, float]
 """Figures by name; each row has `steps` (so far) and `at` (seconds)."""
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from orchestry.core.digests import text_digest
 from orchestry.core.types import Frozen, NodeId, Part, Score, Source, Split, Trial, Turn
+from orchestry.store.progress import MEAN, RECENT
 
 
 class NodeRecord(Frozen):
@@ -166,6 +168,15 @@ class EpisodeRecord(Frozen):
         """How many leaves carry each tag."""
         return Counter(tag for node in self.leaves() for tag in node.score.tags)
 
+    def steps(self) -> int:
+        """Steps of the task that were played: in each, all agents whose turn it is act."""
+        return sum(bool(node.turns) for node in self.nodes)
+
+    def lengths(self) -> Iterator[int]:
+        """The steps of each evaluated trajectory."""
+        for leaf in self.leaves():
+            yield sum(bool(node.turns) for node in self.path(leaf.id))
+
     def leaves(self) -> Iterator[NodeRecord]:
         """The surviving nodes without children."""
         parents = {node.parent for node in self.nodes}
@@ -295,6 +306,7 @@ class Metrics:
     def __init__(self) -> None:
         self.count = 0
         self.total = self.best = self.usd = 0.0
+        self._recent = deque[float](maxlen=RECENT)
 
     def row(self, record: EpisodeRecord) -> dict[str, float]:
         """The next episode's row."""
@@ -302,6 +314,7 @@ class Metrics:
         self.total += record.reward
         self.best = max(self.best, record.reward)
         self.usd += record.usd
+        self._recent.append(record.reward)
         spread = [abs(a) for group in record.groups for a in group.advantages]
         answers = [turn.completion for node in record.nodes for turn in node.turns]
         return {
@@ -310,6 +323,8 @@ class Metrics:
             "mean_leaf_reward": record.mean_leaf_reward,
             "mean_reward": self.total / self.count,
             "best_reward": self.best,
+            MEAN: fmean(self._recent),
+            "episode/length": fmean(record.lengths()),
             "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
             "calls": record.calls,
             "leaves": len(list(record.leaves())),

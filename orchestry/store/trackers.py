@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +25,8 @@ from orchestry.core.config import RunConfig, TrackersConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.resolve import leaves
-from orchestry.store.journal import Committed, Evaluated, Learned
+from orchestry.store.journal import Committed, Evaluated, Learned, Opened
+from orchestry.store.progress import GPU, PACE, RECENT
 from orchestry.store.records import EpisodeRecord, Metrics
 from orchestry.store.run import Mirror, Store
 
@@ -66,9 +69,10 @@ def open_trackers(
     `every`: episodes per update; None: nothing is learned. The journal must have its first event.
     """
     times = {event.episode: event.at for event in store.events if isinstance(event, Committed)}
+    begun = [event.at for event in store.events if isinstance(event, Opened)] + [time.time()]
     trackers = list[Mirror]()
     for name, open_ in _asked_for(config, store.folder).items():
-        tracker = Tracker(name, open_, every, note)
+        tracker = Tracker(name, open_, every, note, begun)
         for event in store.events:
             if isinstance(event, Learned):
                 tracker.learned(event)
@@ -111,8 +115,12 @@ class Rows:
     run is the same in all its processes.
     """
 
-    def __init__(self, every: int | None) -> None:
-        self._every = every
+    def __init__(self, every: int | None, begun: Sequence[float] = ()) -> None:
+        """`begun`: when each process of the run began, in Unix seconds."""
+        self._every, self._begun = every, begun
+        self._since: float | None = None
+        self._recent = deque[tuple[int, float]](maxlen=RECENT)
+        """Steps and seconds of the last episodes."""
         self._metrics = Metrics()
         self._tags = set[str]()
         self._next = self._learned = 0
@@ -143,7 +151,8 @@ class Rows:
                 record, at = self._episodes.pop(self._next)
                 self._next += 1
                 if not record.failed:
-                    yield TrackerRow(record.episode, at, self._figures(record))
+                    figures = {**self._figures(record), **self._speed(record, at)}
+                    yield TrackerRow(record.episode, at, figures)
             else:
                 return
 
@@ -159,19 +168,33 @@ class Rows:
         number, last = self._next // self._every, max(0, self._next - 1)
         if (update := self._updates.pop(number, None)) is not None:
             self._learned = number
-            return TrackerRow(last, update.at, dict(_numbers("learn", update.state)))
+            own = {key: value for key, value in update.state.items() if key != GPU}
+            gpu = dict(_numbers(GPU, update.state.get(GPU, {})))
+            return TrackerRow(last, update.at, dict(_numbers("learn", own)) | gpu)
         if (dev := self._evaluations.pop(number, None)) is not None:
             rates = {f"dev/rate/{tag}": share for tag, share in dev.tags.items()}
             return TrackerRow(last, dev.at, {"dev/reward": dev.reward, **rates})
         return None
 
     def _figures(self, record: EpisodeRecord) -> dict[str, float]:
-        """A row of metrics.jsonl, with shares of the evaluated trajectories for counts of tags."""
+        """A row of metrics.jsonl, with shares of the evaluated trajectories for counts of tags, and
+        figures under the names that backend ppo has."""
         row, tags = self._metrics.row(record), record.tags()
         self._tags |= tags.keys()
         shares = {f"rate/{tag}": tags[tag] / row["leaves"] for tag in sorted(self._tags)}
         kept = {key: x for key, x in row.items() if key != "episode" and key[:4] != "tag/"}
-        return kept | shares
+        alike = {"episode/reward": row["reward"], "train/total_episodes": self._metrics.count}
+        return kept | shares | alike
+
+    def _speed(self, record: EpisodeRecord, at: float) -> dict[str, float]:
+        """Steps per second over the last episodes, updates included; the time between two processes
+        of a run is left out."""
+        known = [began for began in self._begun if began <= at]
+        since = max(known if self._since is None else [self._since, *known], default=at)
+        self._since = max(since, at)
+        self._recent.append((record.steps(), max(0.0, at - since)))
+        steps, seconds = map(sum, zip(*self._recent, strict=True))
+        return {PACE: steps / seconds} if seconds else {}
 
 
 class Tracker:
@@ -183,9 +206,10 @@ class Tracker:
         open_: Callable[[], AbstractContextManager[Write]],
         every: int | None,
         note: Callable[[str], None],
+        begun: Sequence[float] = (),
     ) -> None:
         self._name, self._open, self._note = name, open_, note
-        self._rows = Rows(every)
+        self._rows = Rows(every, begun)
         self._queue = SimpleQueue[TrackerRow | None]()
         self._failure: Exception | None = None
         self._over = False

@@ -17,6 +17,8 @@ from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store import trackers
 from orchestry.store.journal import Evaluated, Learned
+from orchestry.store.progress import MEAN, PACE
+from orchestry.store.records import Metrics
 from orchestry.store.run import Run
 from orchestry.store.trackers import Rows, Tracker, TrackerRow, check_trackers
 from tests.engine.test_run import BASE, PRICED, config, kill_at
@@ -108,6 +110,46 @@ def test_rows_come_in_order_whatever_arrives_first(shown: Run) -> None:
     assert found[4].figures == {"learn/loss": 0.5, "learn/norms/aux": 2.0}
     assert found[5].figures == {"dev/reward": 0.25, "dev/rate/rich": 0.5}
     assert [row.at for row in (found[0], *found[4:6])] == [8.0, 7.0, 9.0]
+
+
+def test_text_backends_have_the_names_of_backend_ppo(shown: Run) -> None:
+    found, rows = curves(shown.folder), metrics(shown.folder)
+    alike = ("episode/reward", "train/total_episodes", PACE)
+    assert all([step for step, _ in found[name]] == [*range(6)] for name in alike)
+    assert found["episode/reward"] == found["reward"]
+    assert found["train/total_episodes"][-1] == (5, 6.0)
+    assert all(speed > 0 for _, speed in found[PACE])
+    assert [row["episode/length"] for row in rows] == [3.0] * 6, "three agents, one after the other"
+
+
+def test_the_rolling_mean_forgets_what_is_older_than_100_episodes(shown: Run) -> None:
+    figures, record = Metrics(), shown.episodes[0]
+    rewards = [0.0] * 50 + [1.0] * 90
+    rows = [figures.row(record.model_copy(update={"reward": each})) for each in rewards]
+    assert [rows[n][MEAN] for n in (0, 49, 99, 139)] == [0.0, 0.0, 0.5, 0.9]
+    assert rows[139]["mean_reward"] == pytest.approx(90 / 140)
+
+
+def test_speed_is_of_the_time_in_which_the_run_was_played(shown: Run) -> None:
+    steps = [record.steps() for record in shown.episodes]
+    assert steps == [20] * 6
+    # two processes, a day between them; two episodes end in the same moment
+    begun, ends = [100.0, 90_000.0], [110.0, 110.0, 120.0, 90_010.0, 90_030.0, 90_030.0]
+    rows = Rows(None, begun)
+    found = [
+        row.figures.get(PACE)
+        for record, at in zip(shown.episodes, ends, strict=True)
+        for row in rows.episode(record, at)
+    ]
+    assert found == [20 / 10, 40 / 10, 60 / 20, 80 / 30, 100 / 50, 120 / 50]
+
+
+def test_how_busy_a_gpu_is_has_one_name_in_all_backends(shown: Run) -> None:
+    state = {"loss": 0.5, "gpu": {"use": 83.0, "memory_gb": 3.5}}
+    rows = Rows(1)
+    found = [*rows.update(Learned(update=1, state=state, at=7.0))]
+    found += rows.episode(shown.episodes[0], 1.0)
+    assert found[-1].figures == {"learn/loss": 0.5, "gpu/use": 83.0, "gpu/memory_gb": 3.5}
 
 
 def test_an_episode_that_failed_takes_its_turn_and_no_row(shown: Run) -> None:

@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.base import NO_KEYS, Backend, Evaluation, Opening, Update
+from orchestry.backends.gpu import gpu_watch
 from orchestry.backends.library import IN_RUN, Library, empty_library, read_library, to_yaml
 from orchestry.backends.local.credit import Counterfactuals, counterfactuals
 from orchestry.backends.local.dev import DevEvaluations, dev_problems, empty_updates, leftover
@@ -307,7 +308,8 @@ class LocalBackend(Backend):
             self._trainer = await asyncio.to_thread(self._load, on.task, last, on.warn)
             try:
                 self._begin(on)
-                yield
+                with gpu_watch(str(self.provider.device), on.warn) as self._gpu:
+                    yield
             finally:
                 self._trainer.close()
 
@@ -489,6 +491,8 @@ class LocalBackend(Backend):
         reward = fmean([record.mean_leaf_reward for record in block] or [0.0])
         files = file_digests(self._store.folder / name)
         state = {"checkpoint": name.as_posix(), "files": files, "reward": reward, **figures}
+        if gpu := self._gpu.figures():
+            state["gpu"] = gpu
         self._state = state
         note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
         if self.config.learn.group_size is None:
