@@ -13,6 +13,7 @@ import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
 import typer
@@ -63,6 +64,8 @@ _LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
 """Commands that may run in several processes: see orchestry/backends/launch.py."""
 _SINGLE = ("sweep", "tournament")
 """Commands that load weights, but in one process."""
+_COMPLETES = "_ORCHESTRY_COMPLETE"
+"""Set where a shell asks how a line goes on."""
 _ALONE = {"--dry-run", "--help", "-h", "list"}
 """With one of these options, the commands load no weights."""
 
@@ -149,6 +152,7 @@ def _code(argv: list[str]) -> int:
         if (parent := os.environ.pop(PARENT, "")).isdecimal():
             end_with_parent(int(parent))
         here = launched()
+        _read_dotenv(argv, quiet=bool(here.rank))
         if here.rank:
             return _follow(argv)
         if here.processes > 1 and argv[:1] and argv[0] in _SINGLE:
@@ -162,6 +166,18 @@ def _code(argv: list[str]) -> int:
         return 130
     except Exception as error:
         return _report(error, verbose="--verbose" in argv)
+
+
+def _read_dotenv(argv: list[str], *, quiet: bool) -> None:
+    """Takes keys from the file .env, and tells the user of commands that may spend money."""
+    if not Path(".env").is_file() or _COMPLETES in os.environ:
+        return
+    from orchestry.cli import dotenv
+
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    dotenv.taken[:] = dotenv.take(os.environ, trust="--trust" in own)
+    if dotenv.taken and not quiet and own[:1] and own[0] in (*_LAUNCHED, *_SINGLE):
+        typer.echo(f"· from .env: {', '.join(dotenv.taken)}", err=True)
 
 
 def _misused(error: typer.TyperException) -> str:

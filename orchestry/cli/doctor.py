@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from orchestry import __version__
+from orchestry.cli import dotenv
 from orchestry.cli.groups import App
-from orchestry.cli.options import Config, Json, config_from
+from orchestry.cli.options import SAFETY, Config, Json, config_from, flag
 from orchestry.cli.screen import console
 from orchestry.core.distribution import NAME, install, namesakes
 from orchestry.core.errors import OrchestryError, reason
-from orchestry.core.secrets import bare_address
+from orchestry.core.secrets import REFUSED, bare_address
 
 if TYPE_CHECKING:
     from orchestry.core.config import RunConfig
@@ -44,14 +45,27 @@ class _Check:
 
 
 @app.command("doctor")
-def _command(file: Config = None, as_json: Json = False) -> int:
+def _command(
+    file: Config = None,
+    keys: Annotated[
+        bool,
+        flag(
+            SAFETY,
+            "Ask each vendor whose key is set for one token, for less than a cent in all.",
+            "--keys",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> int:
     """Check this machine: providers, weights, sandbox, disk.
 
     It changes nothing, and runs one test program in the sandbox. Exit code 1 if something is
     broken. With --config it also checks key, package and model of each provider that the config
-    names.
+    names. With --keys it also says of each vendor whether it takes your key.
     """
-    checks = [*_examine(), *(_providers(config_from(file=file)) if file else ())]
+    config = config_from(file=file) if file else None
+    checks = [*_examine(), *(_providers(config) if config else ())]
+    checks += _tried(config) if keys else ()
     if as_json:
         import json
 
@@ -72,6 +86,8 @@ def _examine() -> Iterator[_Check]:
     for variable in ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL"):
         if url := os.environ.get(variable):
             yield _address(variable, url)
+        elif why := os.environ.get(f"{REFUSED}{variable}"):
+            yield _Check(variable, "absent", why)
     yield _weights()
     yield _models()
     yield _prices()
@@ -108,14 +124,31 @@ def _package(package: str, extra: str) -> _Check:
 
 def _key(name: str) -> _Check:
     if os.environ.get(name):
-        return _Check(name, "ok", "set")
+        return _Check(name, "ok", f"set{_origin(name)}")
     return _Check(name, "absent", "not set", f"export {name}=... to use that vendor")
+
+
+def _origin(name: str) -> str:
+    return ", from .env" if name in dotenv.taken else ""
+
+
+def _tried(config: RunConfig | None) -> Iterator[_Check]:
+    """What each vendor says to its key."""
+    from orchestry.core.config import RunConfig
+    from orchestry.engine.keys import try_keys
+
+    found = [*try_keys(config or RunConfig(), os.environ)]
+    for one in found:
+        mark: _Mark = "ok" if one.verdict == "ok" else "bad"
+        yield _Check(f"{one.variable} tried", mark, f"{one.verdict}: {one.said}")
+    if not found:
+        yield _Check("keys", "absent", "none is set", "export ANTHROPIC_API_KEY or OPENAI_API_KEY")
 
 
 def _address(variable: str, url: str) -> _Check:
     try:
         if url.startswith(("http://", "https://")):
-            return _Check(variable, "ok", bare_address(url))
+            return _Check(variable, "ok", f"{bare_address(url)}{_origin(variable)}")
     except ValueError:
         pass
     return _Check(variable, "bad", "is not an address", "give http(s)://host[:port][/path]")

@@ -21,6 +21,9 @@ _MAYBE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNOR
 _SUFFIXES = ("_API_KEY", "_TOKEN", "_SECRET", "_KEY", "PASSWORD", "_STORAGE")
 _MIN_CHARS = 8  # shorter values occur in honest answers too
 _MARK = "[secret]"
+REFUSED = "_ORCHESTRY_REFUSED_"
+"""Before the name of an address in a file .env that was not taken, the environment variable that
+says why: whoever would ask there raises it."""
 _SEQUENCES = (list, tuple, set, frozenset)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from orchestry.core.config import ProviderConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError
-from orchestry.core.secrets import looks_like_key
+from orchestry.core.secrets import REFUSED, looks_like_key
 from orchestry.core.types import Provider
 
 
@@ -140,6 +140,8 @@ def _key(environ: Mapping[str, str], variable: str, placeholder: str | None = No
 
 
 def _url(config: ProviderConfig, environ: Mapping[str, str], variable: str, vendor_url: str) -> str:
+    if not config.base_url and (why := environ.get(f"{REFUSED}{variable}")):
+        raise ConfigError(why)
     url = (config.base_url or environ.get(variable, "").strip() or vendor_url).rstrip("/")
     try:
         parts = urlsplit(url)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.support import CommandLine
+from tests.cli.support import CommandLine, Reply, chat, message, served
+
+KEY = "sk-of-this-user-0123456789"
 
 
 def test_weights_that_are_not_there_are_a_bad_check(
@@ -88,3 +92,91 @@ def test_a_package_that_lacks_a_library_of_the_system_is_broken(
     assert result.code == 1
     assert check["name"] == "xllamacpp"
     assert check["found"] == f"1.0 can't be imported: {said}"
+
+
+def tried(cli: CommandLine, *words: str) -> tuple[int, dict[str, str]]:
+    """What each key came to, and the exit code; no key is shown."""
+    result = cli("doctor", "--keys", "--json", *words)
+    assert KEY not in result.out + result.err
+    checks = json.loads(result.out)["checks"]
+    found = {check["name"]: check["found"] for check in checks if "tried" in check["name"]}
+    return result.code, found
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for vendor in ("ANTHROPIC", "OPENAI"):
+        monkeypatch.setenv(f"{vendor}_API_KEY", KEY)
+
+
+def test_a_key_is_tried_with_one_token(
+    cli: CommandLine, keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[dict[str, Any]]()
+
+    def answer(number: int, body: dict[str, Any]) -> Reply:
+        asked.append(body)
+        return 200, message("Hi") if "system" in body or number == 0 else chat("Hi")
+
+    with served(answer) as url:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_MODEL", "gpt-4.1-nano")
+        code, found = tried(cli)
+    assert code == 0
+    assert found["ANTHROPIC_API_KEY tried"].startswith("ok: claude-haiku-5-5 answered, for $0.0000")
+    assert found["OPENAI_API_KEY tried"].startswith("ok: gpt-4.1-nano answered, for $0.0000")
+    assert [body["max_tokens"] for body in asked] == [1, 1]
+    assert not list(Path().rglob("journal.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (401, {"message": f"bad key {KEY}"}, "refused: .*check the key in ANTHROPIC_API_KEY"),
+        (404, {"message": "no such model"}, "refused: .*check the model's name"),
+        (429, {"message": "slow down"}, "unreachable: .*try again later"),
+        (400, {"message": "max_tokens or model output limit was reached"}, "ok: .* takes it"),
+    ],
+)
+def test_a_vendors_no_comes_with_the_fix_after_one_attempt(
+    cli: CommandLine,
+    keys: None,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    error: dict[str, str],
+    said: str,
+) -> None:
+    asked = list[int]()
+
+    def answer(number: int, body: dict[str, Any]) -> Reply:
+        asked.append(number)
+        return status, json.dumps({"error": error}).encode()
+
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with served(answer) as url:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        code, found = tried(cli)
+    assert re.fullmatch(f"(?s){said}.*", found["ANTHROPIC_API_KEY tried"]), found
+    assert code == (0 if said.startswith("ok") else 1)
+    assert asked == [0]
+
+
+def test_a_server_that_is_not_there_and_a_call_that_is_too_dear_are_told(
+    cli: CommandLine, keys: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with served(lambda number, body: (200, b"")) as url:
+        pass  # nothing listens there any more
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_MODEL", "mine")
+    path = tmp_path / "mine.yaml"
+    path.write_text("prices: {mine: {input: 1000, output: 0}}\n")
+    code, found = tried(cli, "--config", str(path))
+    assert code == 1
+    assert found["ANTHROPIC_API_KEY tried"].startswith("unreachable: nothing answers")
+    assert "nothing was sent: a call of mine could cost $" in found["OPENAI_API_KEY tried"]
+
+
+def test_without_a_key_nothing_is_tried(cli: CommandLine) -> None:
+    assert "none is set" in cli("doctor", "--keys").out
