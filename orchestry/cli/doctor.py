@@ -51,7 +51,7 @@ def _command(
         bool,
         flag(
             SAFETY,
-            "Ask each vendor whose key is set for one token, for less than a cent in all.",
+            "Ask each vendor whose key is set for one token, for less than a cent each.",
             "--keys",
         ),
     ] = False,

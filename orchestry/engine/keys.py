@@ -35,7 +35,7 @@ class Tried:
     """What a vendor said to a key."""
 
     variable: str
-    verdict: Literal["ok", "refused", "unreachable"]
+    verdict: Literal["ok", "refused", "unreachable", "not tried"]
     said: str
     """Model and dollars; or what went wrong, and the fix. It has no key in it."""
 
@@ -67,10 +67,9 @@ async def _tried(asked: ProviderConfig, config: RunConfig, environ: Mapping[str,
     except ProviderError as error:
         if _SHORT in str(error):
             return Tried(variable, "ok", f"{provider.model} takes it")
-        verdict: Literal["unreachable", "refused"] = "unreachable" if error.transient else "refused"
-        return Tried(variable, verdict, str(error))
+        return Tried(variable, "unreachable" if error.transient else "refused", str(error))
     except OrchestryError as error:
-        return Tried(variable, "refused", f"nothing was sent: {error}")
+        return Tried(variable, "not tried", str(error))
     return Tried(variable, "ok", f"{provider.model} answered, for ${answer.usd:.6f}")
 
 

@@ -175,7 +175,7 @@ def test_a_server_that_is_not_there_and_a_call_that_is_too_dear_are_told(
     code, found = tried(cli, "--config", str(path))
     assert code == 1
     assert found["ANTHROPIC_API_KEY tried"].startswith("unreachable: nothing answers")
-    assert "nothing was sent: a call of mine could cost $" in found["OPENAI_API_KEY tried"]
+    assert "not tried: a call of mine could cost $" in found["OPENAI_API_KEY tried"]
 
 
 def test_without_a_key_nothing_is_tried(cli: CommandLine) -> None:

@@ -92,6 +92,7 @@ def test_a_run_names_what_it_takes_and_writes_no_value(place: CommandLine) -> No
     place(*asked).failed(2, "OPENAI_BASE_URL https://stranger.example/v1", "--trust")
 
 
+@pytest.mark.slow
 def test_doctor_says_what_is_from_the_file_and_what_is_not_taken(place: CommandLine) -> None:
     env(f"ANTHROPIC_API_KEY={KEY}", "OPENAI_BASE_URL=https://stranger.example/v1")
     said = " ".join(place("doctor").out.split())
