@@ -263,6 +263,7 @@ def test_non_finite_numbers_stop_the_run_and_the_batch_is_kept(
         (["search.strategy=single"], "leave out search.strategy"),
         (["search.beam_width=5"], "leave out search.beam_width"),
         (["credit.share=0.1"], "its replays are learn.credit=replay: leave out credit.share"),
+        (["pace=5"], "it draws the episodes of an update together: leave out pace"),
         (["agents.left.temperature=0"], "left would answer at temperature 0"),
         (["sampling.temperature=0"], "left, right would answer at temperature 0"),
         (["learn.top_k=1"], r"left, right would answer at learn\.top_k=1, and learns only"),
