@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestry.cli.groups import App
-from orchestry.cli.options import OUTPUT, Json, option, run_argument
+from orchestry.cli.options import OUTPUT, Json, flag, option, run_argument
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
@@ -29,15 +29,25 @@ def _command(
     out: Annotated[
         Path | None, option(OUTPUT, "Folder to write to.  [RUN/report]", metavar="DIR")
     ] = None,
+    checked: Annotated[
+        bool,
+        flag(OUTPUT, "Write nothing; print which criteria of success are met.", "--criteria"),
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Write RESULTS.md, figures and a page from run directories.
+    """Write RESULTS.md, summary.txt, figures and a page from run directories.
 
     Evaluations and baselines stored in a run are included. Several runs are compared side by side
     and need `--out`; runs that differ only in their seed are also pooled. Of a recipe, what each
     stage brought is shown. Nothing is played or asked. A run may be unfinished or partly damaged:
     the report says what is missing. A second call overwrites the report.
+
+    `--criteria` prints, for each run, which criteria are met, not met, or can't be told, and by
+    which figures: 500 episodes without a crash, a rising cooperation rate, pass rates, baselines,
+    and more.
     """
+    if checked:
+        return _criteria(runs, out, as_json)
     from orchestry.report.recipes import brought, stages_said
 
     experiments, report = written(runs, out)
@@ -46,6 +56,28 @@ def _command(
         typer.echo(json.dumps({**_plain(experiments, report), "stages": stages}))
     else:
         _show(experiments, report, stages)
+    return 0
+
+
+def _criteria(runs: Sequence[Path], out: Path | None, as_json: bool) -> int:
+    """Prints the criteria of each run; of a recipe, of each stage."""
+    from orchestry.core.errors import ConfigError
+    from orchestry.report.criteria import criteria, sentences
+    from orchestry.report.recipes import brought
+    from orchestry.report.runs import read_experiments
+    from orchestry.report.text import plain
+
+    if out is not None:
+        raise ConfigError("--criteria writes nothing, so --out has no place: leave one of them out")
+    experiments = read_experiments([one for run in runs for one in _played(run, brought(run))])
+    found = [criteria(experiment) for experiment in experiments]
+    if as_json:
+        typer.echo(json.dumps({"criteria": [one.plain() for each in found for one in each]}))
+        return 0
+    for experiment, each in zip(experiments, found, strict=True):
+        typer.echo(plain(experiment.label))
+        for sentence in sentences(each):
+            typer.echo(fitted(f"  {plain(sentence)}", hang=16))
     return 0
 
 
