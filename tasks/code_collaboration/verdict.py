@@ -22,7 +22,7 @@ Verdict = tuple[Mapping[str, float], str, list[str]]
 @dataclass(frozen=True, slots=True)
 class Half:
     """How main works with one helper: the cooperation, what is against it, and the way; `novel`
-    names one that is none of the four schemes."""
+    names one that is none of the four schemes, nor that of the problem's own solution."""
 
     cooperation: float
     objection: str
@@ -68,7 +68,8 @@ async def _half(
     elif passed and not objection:
         cooperation, objection = await _cooperation(problem, view, floor, outcome, tools)
     way = usage.scheme if cooperation or not passed else "none"
-    novel = usage.novel if cooperation else ""
+    gold = usage_of(problem.data.get("gold_main", ""), name, view.name)
+    novel = usage.novel if cooperation and usage.novel != gold.novel else ""
     return Half(cooperation, objection, way, usage.shadowed, novel)
 
 
