@@ -31,7 +31,7 @@ def _command(
     ] = None,
     checked: Annotated[
         bool,
-        flag(OUTPUT, "Write nothing; print which criteria of success are met.", "--criteria"),
+        flag(OUTPUT, "Say too which criteria of success each run meets.", "--criteria"),
     ] = False,
     as_json: Json = False,
 ) -> int:
@@ -42,46 +42,31 @@ def _command(
     stage brought is shown. Nothing is played or asked. A run may be unfinished or partly damaged:
     the report says what is missing. A second call overwrites the report.
 
-    `--criteria` prints, for each run, which criteria are met, not met, or can't be told, and by
-    which figures: 500 episodes without a crash, a rising cooperation rate, pass rates, baselines,
-    and more.
+    `--criteria` says, for each run, which criteria are met, not met, or can't be told, and by which
+    figures: 500 episodes without a crash, a rising cooperation rate, pass rates, baselines, and
+    more. The exit code does not depend on them.
     """
-    if checked:
-        return _criteria(runs, out, as_json)
     from orchestry.report.recipes import brought, stages_said
 
-    experiments, report = written(runs, out)
+    experiments, report = written(runs, out, checked=checked)
     stages = [one for run in runs for one in stages_said(brought(run))]
     if as_json:
-        typer.echo(json.dumps({**_plain(experiments, report), "stages": stages}))
+        found = {"criteria": _criteria(experiments)} if checked else {}
+        typer.echo(json.dumps({**_plain(experiments, report), "stages": stages, **found}))
     else:
-        _show(experiments, report, stages)
+        _show(experiments, report, stages, checked=checked)
     return 0
 
 
-def _criteria(runs: Sequence[Path], out: Path | None, as_json: bool) -> int:
-    """Prints the criteria of each run; of a recipe, of each stage."""
-    from orchestry.core.errors import ConfigError
-    from orchestry.report.criteria import criteria, sentences
-    from orchestry.report.recipes import brought
-    from orchestry.report.runs import read_experiments
-    from orchestry.report.text import plain
+def _criteria(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
+    from orchestry.report.criteria import criteria
 
-    if out is not None:
-        raise ConfigError("--criteria writes nothing, so --out has no place: leave one of them out")
-    experiments = read_experiments([one for run in runs for one in _played(run, brought(run))])
-    found = [criteria(experiment) for experiment in experiments]
-    if as_json:
-        typer.echo(json.dumps({"criteria": [one.plain() for each in found for one in each]}))
-        return 0
-    for experiment, each in zip(experiments, found, strict=True):
-        typer.echo(plain(experiment.label))
-        for sentence in sentences(each):
-            typer.echo(fitted(f"  {plain(sentence)}", hang=16))
-    return 0
+    return [one.plain() for experiment in experiments for one in criteria(experiment)]
 
 
-def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, ...], Report]:
+def written(
+    runs: Sequence[Path], out: Path | None, *, checked: bool = False
+) -> tuple[tuple[Experiment, ...], Report]:
     """Writes the report, with notes on stderr."""
     from orchestry.cli.console import say
     from orchestry.report.document import write_report
@@ -93,10 +78,10 @@ def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, .
     say(errors, f"reading {counted(len(runs), 'run')}, writing the report to {folder}")
     recipes = {run: brought(run) for run in runs}
     experiments = read_experiments([one for run in runs for one in _played(run, recipes[run])])
-    given = [*map(str, runs), *(["--out", str(out)] if out else [])]
+    given = [*map(str, runs), *(["--out", str(out)] if out else []), *["--criteria"] * checked]
     command = shlex.join(["orchestry", "report", *given])
     tables = [stages_table(found) for found in recipes.values() if found]
-    report = write_report(experiments, folder, command, "\n\n".join(tables))
+    report = write_report(experiments, folder, command, "\n\n".join(tables), checked)
     if report.undrawn:
         say(errors, report.undrawn)
     return experiments, report
@@ -122,8 +107,11 @@ def _folder(runs: Sequence[Path], out: Path | None) -> Path:
     return folder
 
 
-def _show(experiments: tuple[Experiment, ...], report: Report, stages: Sequence[str]) -> None:
-    """What the stages of recipes brought, the report's headlines, and its path."""
+def _show(
+    experiments: tuple[Experiment, ...], report: Report, stages: Sequence[str], *, checked: bool
+) -> None:
+    """What the stages of recipes brought, the report's headlines, the criteria, and its path."""
+    from orchestry.report.criteria import sentences as met
     from orchestry.report.headline import summary
     from orchestry.report.text import plain
 
@@ -135,6 +123,11 @@ def _show(experiments: tuple[Experiment, ...], report: Report, stages: Sequence[
         typer.echo(plain(name))
         for sentence in sentences:
             typer.echo(fitted(f"  {plain(sentence)}", hang=2))
+        typer.echo()
+    for experiment in experiments if checked else ():
+        typer.echo(plain(f"{experiment.label}: criteria of success"))
+        for sentence in met(experiment):
+            typer.echo(fitted(f"  {plain(sentence)}", hang=16))
         typer.echo()
     for path in report.files:
         typer.echo(str(path))

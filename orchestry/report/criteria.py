@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -31,7 +31,7 @@ from orchestry.report.outcomes import (
 )
 from orchestry.report.runs import Experiment, Salvaged
 from orchestry.report.stats import FEWEST_PROBLEMS
-from orchestry.report.text import counted, dollars
+from orchestry.report.text import counted, dollars, inline, table
 from orchestry.store.journal import Opened, Stopped
 
 Level = Literal["minimum", "target", "stretch"]
@@ -39,7 +39,7 @@ Verdict = Literal["met", "not met", "can't tell"]
 _Answer = tuple[Verdict, str]
 EPISODES = 500
 PASSES = (0.3, 0.5)
-"""Pass rates of the minimum and of the target."""
+"""Pass rates that are asked for, one after the other."""
 EMERGED = 0.05
 """A scheme has emerged if this share of the last quarter's trajectories shows it."""
 
@@ -223,20 +223,32 @@ _CRITERIA: tuple[tuple[Level, str, Callable[[Experiment], _Answer]], ...] = (
     ("minimum", f"{EPISODES} episodes without a crash", _without_a_crash),
     ("minimum", "cooperation rises", _rises),
     ("minimum", "at least one scheme of cooperation emerges", _one_scheme),
-    ("minimum", f"pass rate of {100 * PASSES[0]:.0f} %", _passes(PASSES[0])),
     ("minimum", "under its budget", _under_budget),
-    ("target", "all schemes of cooperation emerge", _every_scheme),
+    ("target", f"pass rate of {100 * PASSES[0]:.0f} %", _passes(PASSES[0])),
     ("target", f"pass rate of {100 * PASSES[1]:.0f} %", _passes(PASSES[1])),
+    ("target", "all schemes of cooperation emerge", _every_scheme),
     ("target", "ahead of all baselines", _ahead_of_all),
     ("stretch", "new ways of working together", _new_ways),
     ("stretch", "what each agent contributes is measured", _explained),
 )
 
 
-def sentences(found: list[Criterion]) -> Iterator[str]:
+def criteria_table(experiments: Sequence[Experiment]) -> str:
+    """One row per criterion of each run."""
+    rows = [
+        [*([one.of] * (len(experiments) > 1)), one.level, one.name, f"**{one.verdict}**", one.why]
+        for experiment in experiments
+        for one in criteria(experiment)
+    ]
+    heads = [*(["run"] * (len(experiments) > 1)), "level", "criterion", "verdict", "by"]
+    cells = [[cell if cell.startswith("**") else inline(cell, 400) for cell in row] for row in rows]
+    return table(heads, cells, figures=False)
+
+
+def sentences(experiment: Experiment) -> Iterator[str]:
     """One line per criterion, under the name of each level."""
     level = ""
-    for one in found:
+    for one in criteria(experiment):
         if one.level != level:
             level = one.level
             yield f"{level}:"

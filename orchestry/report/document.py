@@ -13,6 +13,7 @@ from orchestry.core.errors import StoreError
 from orchestry.core.files import write_atomic
 from orchestry.core.resolve import leaves
 from orchestry.report import neural, page, tables
+from orchestry.report.criteria import criteria_table
 from orchestry.report.curves import axis, tag_names, window
 from orchestry.report.examples import new_ways, trajectories
 from orchestry.report.facts import facts, summary_text
@@ -51,9 +52,10 @@ def results(
     command: str,
     undrawn: str = "",
     stages: str = "",
+    checked: bool = False,
 ) -> str:
     """The whole document. `command` wrote it; `undrawn` says why there are no figures; `stages` is
-    the table of a recipe's stages."""
+    the table of a recipe's stages; `checked`: with the criteria of success."""
     found = list(by_task(arms(experiments)).items())
     labels = [experiment.label for experiment in experiments]
     learners = [one for one in experiments if one.run.neural]
@@ -61,6 +63,7 @@ def results(
     sections = {
         "Summary": _summary(experiments),
         **({"Stages": stages} if stages else {}),
+        **({"Criteria of success": criteria_table(experiments)} if checked else {}),
         "What worked and what did not": _lessons(experiments),
         "Configuration": tables.side_by_side(labels, [setup(one) for one in experiments]),
         "Learning curves": _by_task(found, _curves, drawn, "rewards", "returns", "training"),
@@ -246,9 +249,14 @@ class Report:
 
 
 def write_report(
-    experiments: Sequence[Experiment], folder: Path, command: str, stages: str = ""
+    experiments: Sequence[Experiment],
+    folder: Path,
+    command: str,
+    stages: str = "",
+    checked: bool = False,
 ) -> Report:
-    """Writes the report into `folder`, with `command` as its source. `stages`: see results.
+    """Writes the report into `folder`, with `command` as its source. `stages`, `checked`: see
+    results.
 
     Equal run directories give equal bytes. Without matplotlib there are no figures. Raises
     StoreError if the disk refuses.
@@ -257,7 +265,7 @@ def write_report(
     document, brief = folder / "RESULTS.md", folder / "summary.txt"
     try:
         drawn = [] if lacking else draw(arms(experiments), folder / "figures")
-        text = results(experiments, drawn, command, lacking, stages)
+        text = results(experiments, drawn, command, lacking, stages, checked)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(document, text.encode("utf-8"))
         write_atomic(brief, summary_text(experiments, command).encode("utf-8"))

@@ -69,7 +69,7 @@ def _outcomes(experiment: Experiment) -> dict[str, str]:
     """Reward and rates in the first quarter of the episodes and in the last, and on the problems
     that were held out."""
     run = experiment.run
-    shown = [figures([run])[0], *rates([run])]
+    shown = _shown(run)
     found = {_when(one): said for one in shown if (said := _early_and_late(run, one))}
     if seen := schemes_said(run):
         found["schemes seen"] = seen
@@ -77,7 +77,11 @@ def _outcomes(experiment: Experiment) -> dict[str, str]:
         found["new ways of working together"] = ", ".join(
             f"{name} {portion.count}" for name, portion in others.items()
         )
-    return found | dict(_held_out(experiment, shown))
+    return found | dict(_held_out(experiment))
+
+
+def _shown(run: Salvaged) -> list[Figure]:
+    return [figures([run])[0], *rates([run])]
 
 
 def _when(figure: Figure) -> str:
@@ -91,7 +95,7 @@ def _early_and_late(run: Salvaged, figure: Figure) -> str:
     return f"{figure.words(change.first)}, then {figure.words(change.last)}"
 
 
-def _held_out(experiment: Experiment, shown: Sequence[Figure]) -> Iterator[tuple[str, str]]:
+def _held_out(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """The last team on each kind of evaluation, after the untrained one if it played too."""
     found = held_evaluations(experiment)
     lasts = {(held.split, held.samples): held for held in found}  # sorted by update
@@ -99,7 +103,7 @@ def _held_out(experiment: Experiment, shown: Sequence[Figure]) -> Iterator[tuple
         before = untrained(held, found)
         teams = [one.run for one in (before, held) if one]
         many = f", {held.samples} samples each" if held.samples else ""
-        for figure in shown:
+        for figure in _shown(held.run):
             said = ", then ".join(figure.words(over_problems(run, figure).mean) for run in teams)
             yield f"{figure.name} on {held.split} problems{many}", said
 

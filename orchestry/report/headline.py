@@ -63,8 +63,29 @@ def over_seeds(arm: Arm) -> list[str]:
     return [
         f"Mean of {counted(len(arm.runs), 'seed')}, and the lowest to the highest: reward "
         f"{spans[0]} {_at(unit, found.x[0])}, {spans[-1]} {_at(unit, found.x[-1])}.",
+        *_rates_over_seeds(arm),
         *_held_over_seeds(arm),
     ]
+
+
+def _rates_over_seeds(arm: Arm) -> Iterator[str]:
+    """Cooperation and problems solved, early and late."""
+    for rate in rates(arm.runs):
+        changes = [over_time(run, rate) for run in arm.runs]
+        ends = [[one.first for one in changes if one], [one.last for one in changes if one]]
+        if all(map(len, ends)):
+            first, last = (
+                f"{rate.words(fmean(side))} ({rate.words(min(side))} to {rate.words(max(side))})"
+                for side in ends
+            )
+            yield (
+                f"{_named(rate.name)}, mean over the seeds: {first} in the first quarter of the "
+                f"episodes, {last} in the last."
+            )
+
+
+def _named(name: str) -> str:
+    return f"{name[0].upper()}{name[1:]}"
 
 
 def _at(unit: Axis, x: int) -> str:
@@ -126,7 +147,7 @@ def _learned(experiment: Experiment) -> Iterator[str]:
     for change in filter(None, (over_time(run, rate) for rate in rates([run]))):
         words, name = change.figure.words, change.figure.name
         yield (
-            f"{name[0].upper()}{name[1:]}: {words(change.first)} of the trajectories in the first "
+            f"{_named(name)}: {words(change.first)} of the trajectories in the first "
             f"quarter of the episodes, {words(change.last)} in the last."
         )
     if run.summary.power:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from orchestry.report.curves import (
     SCHEME,
     Portion,
-    episode_reward,
     first_and_last,
     part_names,
     tag_names,
@@ -26,7 +26,6 @@ from orchestry.report.stats import Interval, apart, difference, interval
 from orchestry.store.records import EpisodeRecord, NodeRecord
 
 COOPERATES, COOPERATION = "cooperates", "cooperation"
-REWARD = "reward"
 _NO_SCHEME = f"{SCHEME}none"
 NOVEL = "novel_"
 """How the tags of ways of working together begin that are none of the task's schemes."""
@@ -40,10 +39,17 @@ class Figure:
     of: Callable[[NodeRecord], float]
     share: bool
     """Whether it is 0 or 1, so that its mean is a share of the trajectories."""
+    best: bool = False
+    """Whether an episode or a problem counts by its best trajectory instead of the mean; so for the
+    reward of a search."""
 
     def words(self, value: float) -> str:
         """Its mean as text."""
         return f"{100 * value:.0f} %" if self.share else f"{value:.3f}"
+
+    def over(self, leaves: Iterable[NodeRecord]) -> float:
+        """That of an episode or a problem; there is at least one leaf."""
+        return (max if self.best else fmean)(map(self.of, leaves))
 
 
 def cooperates(leaf: NodeRecord) -> bool:
@@ -69,12 +75,17 @@ def rates(runs: Sequence[Salvaged]) -> list[Figure]:
 
 def figures(runs: Sequence[Salvaged]) -> list[Figure]:
     """The reward, its parts if there are several, and the rates."""
-    names = part_names(runs)
+    names, best = part_names(runs), all(map(searched, runs))
+    reward = "reward of the best" if best else "reward"
     parts = [
-        Figure(f"part {name}", lambda leaf, name=name: part_of(leaf, name), share=False)  # type: ignore[misc]
+        Figure(f"part {name}", partial(part_of, name=name), share=False)
         for name in (names if len(names) > 1 else ())
     ]
-    return [Figure(REWARD, lambda leaf: leaf.score.total, share=False), *parts, *rates(runs)]
+    return [
+        Figure(reward, lambda leaf: leaf.score.total, share=False, best=best),
+        *parts,
+        *rates(runs),
+    ]
 
 
 def solved_tag(run: Salvaged) -> str | None:
@@ -83,11 +94,11 @@ def solved_tag(run: Salvaged) -> str | None:
 
 
 def by_problem(records: Iterable[EpisodeRecord], figure: Figure) -> dict[str, float]:
-    """A figure's mean by problem, over all its trajectories."""
-    found: dict[str, list[float]] = {}
+    """A figure by problem, over all its trajectories."""
+    found: dict[str, list[NodeRecord]] = {}
     for record in records:
-        found.setdefault(record.problem, []).extend(map(figure.of, record.leaves()))
-    return {problem: fmean(values) for problem, values in found.items()}
+        found.setdefault(record.problem, []).extend(record.leaves())
+    return {problem: figure.over(leaves) for problem, leaves in found.items()}
 
 
 def over_problems(run: Salvaged, figure: Figure) -> Interval:
@@ -116,13 +127,13 @@ class Change:
 
 def over_time(run: Salvaged, figure: Figure) -> Change | None:
     """From the first quarter of a run's episodes to the last, whose problems may differ; the
-    interval resamples the episodes of each. A search's reward is that of its best trajectories.
-    None with fewer than two episodes."""
+    interval resamples the episodes of each. None with fewer than two episodes."""
     if len(run.episodes) < 2:
         return None
-    best = figure.name == REWARD and searched(run)
-    mean = episode_reward(run) if best else lambda one: fmean(map(figure.of, one.leaves()))
-    first, last = ([*map(mean, records)] for records in first_and_last(run.episodes))
+    first, last = (
+        [figure.over(record.leaves()) for record in records]
+        for records in first_and_last(run.episodes)
+    )
     gap = apart(first, last)
     return Change(figure, fmean(first), fmean(last), gap, (len(first), len(last)))
 

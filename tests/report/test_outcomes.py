@@ -15,7 +15,7 @@ from orchestry.report.criteria import Criterion, criteria
 from orchestry.report.examples import evolution, new_ways
 from orchestry.report.facts import facts, summary_text
 from orchestry.report.ground import hardware
-from orchestry.report.headline import headline
+from orchestry.report.headline import headline, summary
 from orchestry.report.lessons import lessons
 from orchestry.report.runs import Experiment, Salvaged, read_experiments
 from tests.report.made import config, copied, told
@@ -94,6 +94,22 @@ def test_the_machine_is_the_runs_own_and_named_again_after_a_move(folder: Path) 
     for damaged in ("[]", "{", '{"resumed": 3, "machine": 4}'):
         path.write_text(damaged)
         assert hardware(Salvaged(folder)) == ""
+
+
+def test_a_search_is_measured_by_its_best_trajectories(folder: Path) -> None:
+    (experiment,) = read_experiments([folder])
+    episodes = experiment.run.episodes
+    said = facts(experiment)["reward of the best, first and last quarter"]
+    assert said == f"{episodes[0].reward:.3f}, then {episodes[-1].reward:.3f}"
+
+
+def test_seeds_are_pooled(team: Experiment, tmp_path: Path) -> None:
+    other = told(copied(team.run.folder, tmp_path / "other"), never, SCHEMES)
+    changed = (other / "config.yaml").read_text().replace("seed: 0", "seed: 1")
+    (other / "config.yaml").write_text(changed)
+    found = dict(summary(read_experiments([team.run.folder, other])))
+    said = "Cooperation rate, mean over the seeds: 0 % (0 % to 0 %) in the first quarter of the "
+    assert f"{said}episodes, 50 % (0 % to 100 %) in the last." in found["words, all seeds"]
 
 
 def test_summary_txt_has_the_same_figures_and_no_markup(team: Experiment) -> None:
