@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from orchestry.report import neural
-from orchestry.report.curves import Portion, first_and_last, tag_shares
+from orchestry.report.curves import Portion, first_and_last
 from orchestry.report.held_out import (
     Held,
     ahead,
@@ -41,7 +41,7 @@ EPISODES = 500
 PASSES = (0.3, 0.5)
 """Pass rates that are asked for, one after the other."""
 EMERGED = 0.05
-"""A scheme has emerged if this share of the last quarter's trajectories shows it."""
+"""A scheme has emerged if this share of the last quarter's trajectories cooperates by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,8 @@ def _latest(held: Held) -> tuple[bool, int]:
 
 
 def _emerged(run: Salvaged) -> dict[str, Portion]:
-    last = first_and_last(run.episodes)[1]
-    found = tag_shares(last, [f"scheme_{name}" for name in schemes(run)])
-    return {
-        tag.removeprefix("scheme_"): share
-        for tag, share in found.items()
-        if share.count and share.share >= EMERGED
-    }
+    found = schemes(run, first_and_last(run.episodes)[1])
+    return {name: share for name, share in found.items() if share.share >= EMERGED}
 
 
 def _one_scheme(experiment: Experiment) -> _Answer:

@@ -45,19 +45,17 @@ def began(run: Salvaged) -> str:
 
 
 def grounds(run: Salvaged) -> dict[str, str]:
-    """The facts in manifest.json, by name, as far as it can be read."""
-    found, at = manifest(run.folder), began(run)
-    start = {"began, UTC": at} if at else {}
+    """The facts in manifest.json, by name, as far as it can be read; date and hardware are
+    elsewhere."""
+    found = manifest(run.folder)
     packages = found.get("packages", {})
     if not found or not isinstance(packages, dict):
-        return {"versions": "manifest.json is not there or not readable", **start}
+        return {"versions": "manifest.json is not there or not readable"}
     versions = {"orchestry": found.get("orchestry"), "python": found.get("python"), **packages}
     return {
-        **start,
         "git revision": said(found.get("git_revision"), "none: it ran outside a checkout"),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "system": said(found.get("system"), "-"),
-        "hardware": hardware(run) or "-",
         "device": said(found.get("device"), "-"),
         **(_of_numbers(found) if run.neural else _of_models(found)),
     }

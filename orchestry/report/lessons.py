@@ -162,11 +162,11 @@ def _with_cooperation(run: Salvaged) -> Iterator[str]:
     if not rates([run]) or not all(sides):
         return
     words = []
-    for side, who in zip(sides, ("that cooperate", "that do not"), strict=True):
+    for side in sides:
         passed = Portion(sum(solved in leaf.score.tags for leaf in side), len(side))
-        tests = f", {passed} solve their problem" if solved else f" ({len(side)})"
-        words.append(f"of those {who}, mean reward {fmean(x.score.total for x in side):.3f}{tests}")
-    yield f"Trajectories {'; '.join(words)}."
+        tests = f"{passed} solve their problem" if solved else f"{len(side):,} in all"
+        words.append(f"mean reward {fmean(leaf.score.total for leaf in side):.3f}, {tests}")
+    yield f"Trajectories whose agents cooperate: {words[0]}; the others: {words[1]}."
 
 
 def _silent(run: Salvaged) -> Iterator[str]:

@@ -7,6 +7,7 @@ part `cooperation` above 0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,12 +66,15 @@ def part_of(leaf: NodeRecord, name: str) -> float:
 def rates(runs: Sequence[Salvaged]) -> list[Figure]:
     """Cooperation and the problems solved, as far as the runs' task has them."""
     found = []
-    told = COOPERATES in tag_names(runs) or COOPERATION in part_names(runs)
-    if told or any(map(known_schemes, runs)):
+    if _tells_cooperation(runs) or any(map(known_schemes, runs)):
         found.append(Figure("cooperation rate", lambda leaf: float(cooperates(leaf)), share=True))
     if tag := next(filter(None, map(solved_tag, runs)), None):
         found.append(Figure("pass rate", lambda leaf: float(tag in leaf.score.tags), share=True))
     return found
+
+
+def _tells_cooperation(runs: Sequence[Salvaged]) -> bool:
+    return COOPERATES in tag_names(runs) or COOPERATION in part_names(runs)
 
 
 def figures(runs: Sequence[Salvaged]) -> list[Figure]:
@@ -149,12 +153,22 @@ def between(before: Salvaged, after: Salvaged, figure: Figure) -> Change | None:
     return Change(figure, first, last, gap, (len(both),))
 
 
-def schemes(run: Salvaged) -> dict[str, Portion]:
-    """The schemes of cooperation that trajectories showed, by name: the most frequent first."""
-    tags = [tag for tag in tag_names([run]) if tag.startswith(SCHEME) and tag != _NO_SCHEME]
-    found = tag_shares(run.episodes, tags)
-    ordered = sorted(tags, key=lambda tag: (-found[tag].count, tag))
-    return {tag.removeprefix(SCHEME): found[tag] for tag in ordered}
+def schemes(run: Salvaged, records: Sequence[EpisodeRecord] | None = None) -> dict[str, Portion]:
+    """The schemes of cooperation that were seen, by name, the most frequent first: in how many of a
+    run's trajectories, or those of `records`. A trajectory whose agents do not cooperate shows
+    none, where the task tells whether they do."""
+    leaves = [leaf for record in records or run.episodes for leaf in record.leaves()]
+    told = _tells_cooperation([run])
+    shown = [leaf for leaf in leaves if cooperates(leaf) or not told]
+    counts = Counter(
+        tag
+        for leaf in shown
+        for tag in leaf.score.tags
+        if tag.startswith(SCHEME)
+        if tag != _NO_SCHEME
+    )
+    found = sorted(counts, key=lambda tag: (-counts[tag], tag))
+    return {tag.removeprefix(SCHEME): Portion(counts[tag], len(leaves)) for tag in found}
 
 
 def known_schemes(run: Salvaged) -> tuple[str, ...]:

@@ -142,9 +142,11 @@ def test_lessons_follow_from_the_figures(forty: Path) -> None:
     with (forty / "journal.jsonl").open() as journal:
         assert not any('"learned"' in line for line in journal)
     assert not [one for one in lessons(read_experiments([forty])[0]) if "rose" in one]
-    (said,) = [one for one in lessons(read_experiments([forty])[0]) if "that cooperate" in one]
-    assert "of those that cooperate, mean reward 0.750, 50 % (20 of 40) solve" in said
-    assert "of those that do not, mean reward 0.200, 0 % (0 of 40)" in said
+    (said,) = [one for one in lessons(read_experiments([forty])[0]) if "whose agents" in one]
+    assert said == (
+        "Trajectories whose agents cooperate: mean reward 0.750, 50 % (20 of 40) solve their "
+        "problem; the others: mean reward 0.200, 0 % (0 of 40) solve their problem."
+    )
 
 
 def test_accepted_behaviours_stand_with_their_evidence(folder: Path) -> None:
