@@ -21,6 +21,7 @@ from orchestry.report.outcomes import (
     Change,
     Figure,
     between,
+    credits,
     known_schemes,
     novel,
     over_problems,
@@ -78,7 +79,7 @@ def _without_a_crash(experiment: Experiment) -> _Answer:
     cut = sum(isinstance(event, Opened) for event in run.events) - len(ends)
     crashed = ends.count("failed") + max(0, cut - (not run.ended))
     said = (
-        f"{counted(played, unit)} of {EPISODES}; processes that failed or were cut off: {crashed}"
+        f"{counted(played, unit)}; processes that failed or were cut off: {crashed}"
     )
     if not run.ended and not crashed:
         return "can't tell", f"{said}; its last process still runs, or was cut off"
@@ -165,7 +166,32 @@ def _passes(least: float) -> Callable[[Experiment], _Answer]:
     return check
 
 
+def _ahead_in_games(run: Salvaged) -> _Answer:
+    """Of backend ppo: beside the teams of its last evaluation in each game."""
+    last = max((one.steps for one in run.measured), default=0)
+    found = [
+        (f"{name} ({neural.played(one)})", sign)
+        for one in neural.lasts(run)
+        if one.steps == last
+        for name, sign in neural.beside(one).items()
+    ]
+    if not found:
+        return "can't tell", "no new games were played: orchestry evaluate RUN"
+    behind = ", ".join(name for name, sign in found if sign < 1)
+    ahead_of = ", ".join(name for name, _ in found)
+    return (
+        ("not met", f"not shown to be ahead of {behind}")
+        if behind
+        else (
+            "met",
+            f"ahead of {ahead_of}",
+        )
+    )
+
+
 def _ahead_of_all(experiment: Experiment) -> _Answer:
+    if experiment.run.neural:
+        return _ahead_in_games(experiment.run)
     found, behind, few = baselines(experiment), list[str](), list[str]()
     if not found:
         return "can't tell", "no baseline was played: orchestry baselines run all --of RUN"
@@ -194,11 +220,14 @@ def _new_ways(experiment: Experiment) -> _Answer:
 
 
 def _explained(experiment: Experiment) -> _Answer:
-    found = [credit for record in experiment.run.episodes for credit in record.credits]
-    agents = ", ".join(dict.fromkeys(credit.agent for credit in found))
+    found = credits(experiment.run)
     if not found:
-        return "not met", "no credit was measured: set credit.share above 0"
-    return "met", f"credit by agent was measured: {agents}"
+        return "can't tell", "no credit was measured: set credit.share above 0"
+    said = ", ".join(f"{agent} {mean}" for agent, (mean, _) in found.items())
+    if min(count for _, count in found.values()) < FEWEST_PROBLEMS:
+        return "can't tell", f"credit {said}; {FEWEST_PROBLEMS} episodes are needed"
+    shown = all(mean.low > 0 for mean, _ in found.values())
+    return "met" if shown else "not met", f"credit {said}"
 
 
 def _under_budget(experiment: Experiment) -> _Answer:
@@ -224,7 +253,7 @@ _CRITERIA: tuple[tuple[Level, str, Callable[[Experiment], _Answer]], ...] = (
     ("target", "all schemes of cooperation emerge", _every_scheme),
     ("target", "ahead of all baselines", _ahead_of_all),
     ("stretch", "new ways of working together", _new_ways),
-    ("stretch", "what each agent contributes is measured", _explained),
+    ("stretch", "each agent is shown to contribute", _explained),
 )
 
 

@@ -22,7 +22,7 @@ from orchestry.report.outcomes import (
     schemes_said,
 )
 from orchestry.report.runs import Experiment, Salvaged
-from orchestry.report.text import dollars, duration, plain
+from orchestry.report.text import counted, dollars, duration, plain
 
 _NOT_KEPT = "not kept (made by an earlier release)"
 
@@ -102,7 +102,7 @@ def _held_out(experiment: Experiment) -> Iterator[tuple[str, str]]:
     for held in lasts.values():
         before = untrained(held, found)
         teams = [one.run for one in (before, held) if one]
-        many = f", {held.samples} samples each" if held.samples else ""
+        many = f", {counted(held.samples, 'sample')} each" if held.samples else ""
         for figure in _shown(held.run):
             said = ", then ".join(figure.words(over_problems(run, figure).mean) for run in teams)
             yield f"{figure.name} on {held.split} problems{many}", said

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from orchestry.report.convergence import converged
+from orchestry.report import neural
 from orchestry.report.curves import Portion
 from orchestry.report.held_out import (
     ahead,
@@ -25,13 +25,14 @@ from orchestry.report.outcomes import (
     Change,
     between,
     cooperates,
+    credits,
     figures,
     over_time,
     rates,
     solved_tag,
 )
 from orchestry.report.runs import Experiment, Salvaged, behaviors
-from orchestry.report.stats import FEWEST_PROBLEMS, interval
+from orchestry.report.stats import FEWEST_PROBLEMS
 from orchestry.report.tables import flat_groups
 from orchestry.report.text import counted
 from orchestry.store.journal import Learned
@@ -43,8 +44,7 @@ def lessons(experiment: Experiment) -> list[str]:
     """Sentences in plain text; at least one."""
     run = experiment.run
     if run.neural:
-        trend = converged(run)
-        return [f"Return at the end of the curve: {trend}."] if trend else [_NOTHING]
+        return [*_in_games(run)] or [_NOTHING]
     found = [
         *_moved(experiment),
         *_beside(experiment),
@@ -57,6 +57,19 @@ def lessons(experiment: Experiment) -> list[str]:
 
 
 _NOTHING = "Nothing can be said yet: too little was played."
+
+
+def _in_games(run: Salvaged) -> Iterator[str]:
+    """Of backend ppo: the learned team beside others in new games."""
+    words = {1: "higher", -1: "lower", 0: "no difference is shown: the intervals overlap"}
+    for one in neural.lasts(run):
+        for name, sign in neural.beside(one).items():
+            returns = (neural.ends_of(one.teams[team].returns) for team in ("learned", name))
+            own, other = returns
+            yield (
+                f"After step {one.steps:,}, {neural.played(one)}: the learned team's return {own}, "
+                f"{name} {other}: {words[sign]}."
+            )
 
 
 def _moved(experiment: Experiment) -> Iterator[str]:
@@ -96,9 +109,14 @@ def _sorted(where: str, changes: Sequence[Change]) -> Iterator[str]:
     rose = [one for one in changes if one.difference.low > 0]
     fell = [one for one in changes if one.difference.high < 0]
     same = [one for one in changes if one not in rose and one not in fell]
-    for word, group in (("rose", rose), ("fell", fell), ("no difference is shown in", same)):
+    still = [one for one in same if one.difference.low == one.difference.high]
+    unsure = [one for one in same if one not in still]
+    for word, group in (("rose", rose), ("fell", fell), ("no difference is shown in", unsure)):
         if group:
             yield f"{where}, {word}: {'; '.join(map(str, group))}."
+    if still:
+        said = (f"{one.figure.name} {one.figure.words(one.last)}" for one in still)
+        yield f"{where}, did not move: {', '.join(said)}."
 
 
 def _beside(experiment: Experiment) -> Iterator[str]:
@@ -138,19 +156,12 @@ def _evidence(one: Mapping[str, Any]) -> str:
 
 def _credits(run: Salvaged) -> Iterator[str]:
     """Whose answers made the best trajectories good."""
-    found: dict[str, list[float]] = {}
-    for record in run.episodes:
-        for credit in record.credits:
-            if credit.leaf == record.best:
-                found.setdefault(credit.agent, []).append(credit.credit)
-    for agent, values in found.items():
-        mean = interval(values)
+    for agent, (mean, count) in credits(run).items():
         sign = "above 0" if mean.low > 0 else "below 0" if mean.high < 0 else "not told from 0"
-        said = sign if len(values) >= FEWEST_PROBLEMS else "too few to say"
         yield (
-            f"Credit of {agent}: {mean.mean:+.3f} [{mean.low:+.3f}, {mean.high:+.3f}] over "
-            f"{counted(len(values), 'episode')}, {said}: so much more its answers in the best "
-            "trajectories earn than others in their place."
+            f"Credit of {agent} (what its answers in the best trajectories earn beyond others in "
+            f"their place): {mean} over {counted(count, 'episode')}: "
+            f"{sign if count >= FEWEST_PROBLEMS else 'too few to say'}."
         )
 
 

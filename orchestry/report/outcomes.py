@@ -191,3 +191,13 @@ def novel(run: Salvaged) -> dict[str, Portion]:
     tags = [tag for tag in tag_names([run]) if tag.startswith(NOVEL)]
     found = tag_shares(run.episodes, tags)
     return {tag: found[tag] for tag in sorted(tags, key=lambda tag: (-found[tag].count, tag))}
+
+
+def credits(run: Salvaged) -> dict[str, tuple[Interval, int]]:
+    """By agent, its mean credit for the episodes' best trajectories, and in how many episodes."""
+    found: dict[str, list[float]] = {}
+    for record in run.episodes:
+        for credit in record.credits:
+            if credit.leaf == record.best:
+                found.setdefault(credit.agent, []).append(credit.credit)
+    return {agent: (interval(values), len(values)) for agent, values in found.items()}

@@ -21,7 +21,8 @@ SOURCE = (
     "The paper is arXiv 2508.04652; its settings are those of its authors' configs "
     "(magrpo_he_config.yaml at 07663c1 for code, magrpo_tldr_config.yaml and "
     "magrpo_arxiv_config.yaml at 00ec4aa for writing). Its figures are on other problems and a "
-    "larger base, so they can't be compared with this run's."
+    "larger base, so they can't be compared with this run's. The configs also divide advantages by "
+    "their deviation, which the paper's equation 1 does not."
 )
 _Row = tuple[str, str]
 _ALGORITHM: Mapping[str, _Row] = {
@@ -30,11 +31,11 @@ _ALGORITHM: Mapping[str, _Row] = {
     "learn.rewards": ("what a stage's action earns", "turns"),
     "learn.discount": ("discount", "1.0"),
     "learn.kl": ("weight of a KL to the base", "0.0"),
-    "learn.clip": ("clipped ratio", "None"),
-    "learn.normalise": ("advantages divided by their deviation", "False; True in the configs"),
+    "learn.clip": ("clipped ratio", "none"),
+    "learn.normalise": ("advantages divided by their deviation", "no"),
     "learn.reduce": ("log-probability of an answer", "sum"),
     "learn.method": ("what is trained", "full"),
-    "learn.shared": ("one set of weights for all agents", "False"),
+    "learn.shared": ("one set of weights for all agents", "no"),
     "learn.group_size": ("trajectories of a problem (G)", "4"),
 }
 _CODE: Mapping[str, _Row] = {
@@ -75,6 +76,9 @@ _RESULTS = (
 )
 
 
+_WORDS = {"None": "none", "True": "yes", "False": "no"}
+
+
 def differences(experiments: Sequence[Experiment]) -> str:
     """A table of the paper's settings beside each run's; '' without a run of backend local."""
     trained = [one for one in experiments if one.run.config.get("backend") == "local"]
@@ -86,7 +90,12 @@ def _table(experiment: Experiment, several: bool) -> str:
     task = str(experiment.run.config.get("task"))
     own = _own(experiment)
     rows = [
-        [name, paper, own.get(key, "-"), "same" if paper == own.get(key, "-") else "differs"]
+        [
+            f"{name} ({key})" if "." in key else name,
+            paper,
+            own.get(key, "-"),
+            "same" if paper == own.get(key, "-") else "differs",
+        ]
         for key, (name, paper) in {**_ALGORITHM, **_TASKS.get(task, {})}.items()
     ]
     if reward := _REWARDS.get(task):
@@ -106,7 +115,7 @@ def _own(experiment: Experiment) -> dict[str, str]:
     if values.get("learn.group_size") is None:
         values["learn.group_size"] = "auto"
     return {
-        **{key: str(value) for key, value in values.items()},
+        **{key: _WORDS.get(str(value), str(value)) for key, value in values.items()},
         "model": run.summary.model,
         "played": str(len(run.episodes)),
     }

@@ -67,7 +67,7 @@ def test_a_run_that_is_cut_off_is_reported_as_far_as_it_came(cli: CommandLine, r
 def test_criteria_stand_with_their_figures(cli: CommandLine, run: Path) -> None:
     done = cli("report", "run", "--criteria")
     assert done.code == 0
-    assert "not met:    500 episodes without a crash: 3 episodes of 500" in done.out
+    assert "not met:    500 episodes without a crash: 3 episodes; " in done.out
     assert "met:        under its budget: 0.0000 USD of 5.0000 USD" in done.out
     text = (run / "report" / "RESULTS.md").read_text()
     assert "Written by `orchestry report run --criteria`." in text

@@ -203,9 +203,9 @@ def test_criteria_are_met_or_not_by_the_figures(team: Experiment) -> None:
         "pass rate of 50 %": "met",
         "ahead of all baselines": "can't tell",
         "new ways of working together": "met",
-        "what each agent contributes is measured": "met",
+        "each agent is shown to contribute": "not met",
     }
-    assert found["500 episodes without a crash"].why.startswith("40 episodes of 500")
+    assert found["500 episodes without a crash"].why.startswith("40 episodes; processes")
     assert "not fallback, strategy_filter" in found["all schemes of cooperation emerge"].why
 
 

@@ -18,7 +18,7 @@ def settings(folder: Path, **changes: object) -> str:
 
 def rows(text: str) -> dict[str, list[str]]:
     found = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|"))
-    return {cells[0]: cells[1:] for cells in found}
+    return {cells[0].partition(" (")[0]: cells[1:] for cells in found}
 
 
 def test_each_setting_is_the_same_or_differs(folder: Path) -> None:
