@@ -78,9 +78,7 @@ def _without_a_crash(experiment: Experiment) -> _Answer:
     ends = [event.reason for event in run.events if isinstance(event, Stopped)]
     cut = sum(isinstance(event, Opened) for event in run.events) - len(ends)
     crashed = ends.count("failed") + max(0, cut - (not run.ended))
-    said = (
-        f"{counted(played, unit)}; processes that failed or were cut off: {crashed}"
-    )
+    said = f"{counted(played, unit)}; processes that failed or were cut off: {crashed}"
     if not run.ended and not crashed:
         return "can't tell", f"{said}; its last process still runs, or was cut off"
     return "met" if played >= EPISODES and not crashed else "not met", said
@@ -96,10 +94,10 @@ def _rises(experiment: Experiment) -> _Answer:
     if figure is None:
         return "can't tell", "its trajectories tell nothing of cooperation"
     change, where = _change(experiment, figure)
-    if change is None or min(change.counts) < FEWEST_PROBLEMS:
-        few = min(change.counts) if change else len(run.episodes)
+    few = min(change.counts) if change else len(run.episodes)
+    if change is None or few < FEWEST_PROBLEMS:
         return "can't tell", f"{few} {where}, and {FEWEST_PROBLEMS} are needed"
-    return "met" if change.difference.low > 0 else "not met", f"{change}, {where}"
+    return "met" if change.difference.low > 0 else "not met", f"{change}, on {few} {where}"
 
 
 def _change(experiment: Experiment, figure: Figure) -> tuple[Change | None, str]:

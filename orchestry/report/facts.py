@@ -24,15 +24,13 @@ from orchestry.report.outcomes import (
 from orchestry.report.runs import Experiment, Salvaged
 from orchestry.report.text import counted, dollars, duration, plain
 
-_NOT_KEPT = "not kept (made by an earlier release)"
-
 
 def facts(experiment: Experiment) -> dict[str, str]:
     """By name, in order."""
     run = experiment.run
     found = {
         "date, UTC": began(run) or "-",
-        "hardware": hardware(run) or _NOT_KEPT,
+        "hardware": hardware(run) or "not kept",
         **(_of_games(run) if run.neural else _of_episodes(run)),
         "time": duration(run.took),
         "dollars": dollars(run.summary.cost_usd),
@@ -43,9 +41,10 @@ def facts(experiment: Experiment) -> dict[str, str]:
 
 
 def _of_episodes(run: Salvaged) -> dict[str, str]:
-    updates = run.summary.updates
+    updates, asked = run.summary.updates, run.config.get("episodes")
+    played = {"episodes": f"{len(run.episodes):,} of {asked}"} if asked else {}  # distilled: none
     return {
-        "episodes": f"{len(run.episodes):,} of {run.config.get('episodes')}",
+        **played,
         **({"updates": f"{updates:,}"} if updates else {}),
     }
 
