@@ -49,21 +49,23 @@ class Trend:
         if self.change is None:
             few = counted(self.points, "point")
             return f"{self.verdict}: its last third has {few}, and the test needs {FEWEST}"
-        ends = ", ".join(f"{end:+.3f}" if abs(end) < 10 else f"{end:+,.1f}" for end in self._ends)
+        middle, *ends = (
+            f"{value:+.3f}" if abs(value) < 10 else f"{value:+,.1f}" for value in self._figures
+        )
         within = f"within {short(self.margin)} either way"
         meant = {
             "flat": f"the whole interval is {within}",
             "unclear": f"no trend is shown, but the interval is not {within}",
         }.get(self.verdict, f"p = {self.p:.2g}" if self.p >= 1e-4 else "p < 0.0001")
         return (
-            f"{self.verdict}: {self.change.mean:+.4g} [{ends}] from {self.unit} {self.start:,} to "
+            f"{self.verdict}: {middle} [{', '.join(ends)}] from {self.unit} {self.start:,} to "
             f"{self.end:,} ({meant})"
         )
 
     @property
-    def _ends(self) -> tuple[float, float]:
+    def _figures(self) -> tuple[float, float, float]:
         assert self.change is not None, "only said of a change"
-        return self.change.low, self.change.high
+        return self.change.mean, self.change.low, self.change.high
 
 
 def converged(run: Salvaged) -> Trend | None:

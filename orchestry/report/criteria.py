@@ -214,7 +214,7 @@ def _new_ways(experiment: Experiment) -> _Answer:
         return "can't tell", "its trajectories name no scheme of cooperation"
     found = novel(run)
     said = ", ".join(f"{name} {share}" for name, share in found.items())
-    return ("met", said) if found else ("not met", "all that cooperate show a scheme of the task's")
+    return ("met", said) if found else ("not met", "no trajectory that cooperates shows one")
 
 
 def _explained(experiment: Experiment) -> _Answer:
