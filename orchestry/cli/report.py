@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestry.cli.groups import App
-from orchestry.cli.options import OUTPUT, Json, option, run_argument
+from orchestry.cli.options import OUTPUT, Json, flag, option, run_argument
 from orchestry.cli.screen import console, fitted
 
 if TYPE_CHECKING:
@@ -29,27 +29,44 @@ def _command(
     out: Annotated[
         Path | None, option(OUTPUT, "Folder to write to.  [RUN/report]", metavar="DIR")
     ] = None,
+    checked: Annotated[
+        bool,
+        flag(OUTPUT, "Say too which criteria of success each run meets.", "--criteria"),
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Write RESULTS.md, figures and a page from run directories.
+    """Write RESULTS.md, summary.txt, figures and a page from run directories.
 
     Evaluations and baselines stored in a run are included. Several runs are compared side by side
     and need `--out`; runs that differ only in their seed are also pooled. Of a recipe, what each
     stage brought is shown. Nothing is played or asked. A run may be unfinished or partly damaged:
     the report says what is missing. A second call overwrites the report.
+
+    `--criteria` says, for each run, which criteria are met, not met, or can't be told, and by which
+    figures: 500 episodes without a crash, a rising cooperation rate, pass rates, baselines, and
+    more. The exit code does not depend on them.
     """
     from orchestry.report.recipes import brought, stages_said
 
-    experiments, report = written(runs, out)
+    experiments, report = written(runs, out, checked=checked)
     stages = [one for run in runs for one in stages_said(brought(run))]
     if as_json:
-        typer.echo(json.dumps({**_plain(experiments, report), "stages": stages}))
+        found = {"criteria": _criteria(experiments)} if checked else {}
+        typer.echo(json.dumps({**_plain(experiments, report), "stages": stages, **found}))
     else:
-        _show(experiments, report, stages)
+        _show(experiments, report, stages, checked=checked)
     return 0
 
 
-def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, ...], Report]:
+def _criteria(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
+    from orchestry.report.criteria import criteria
+
+    return [one.plain() for experiment in experiments for one in criteria(experiment)]
+
+
+def written(
+    runs: Sequence[Path], out: Path | None, *, checked: bool = False
+) -> tuple[tuple[Experiment, ...], Report]:
     """Writes the report, with notes on stderr."""
     from orchestry.cli.console import say
     from orchestry.report.document import write_report
@@ -61,10 +78,10 @@ def written(runs: Sequence[Path], out: Path | None) -> tuple[tuple[Experiment, .
     say(errors, f"reading {counted(len(runs), 'run')}, writing the report to {folder}")
     recipes = {run: brought(run) for run in runs}
     experiments = read_experiments([one for run in runs for one in _played(run, recipes[run])])
-    given = [*map(str, runs), *(["--out", str(out)] if out else [])]
+    given = [*map(str, runs), *(["--out", str(out)] if out else []), *["--criteria"] * checked]
     command = shlex.join(["orchestry", "report", *given])
     tables = [stages_table(found) for found in recipes.values() if found]
-    report = write_report(experiments, folder, command, "\n\n".join(tables))
+    report = write_report(experiments, folder, command, "\n\n".join(tables), checked)
     if report.undrawn:
         say(errors, report.undrawn)
     return experiments, report
@@ -90,8 +107,11 @@ def _folder(runs: Sequence[Path], out: Path | None) -> Path:
     return folder
 
 
-def _show(experiments: tuple[Experiment, ...], report: Report, stages: Sequence[str]) -> None:
-    """What the stages of recipes brought, the report's headlines, and its path."""
+def _show(
+    experiments: tuple[Experiment, ...], report: Report, stages: Sequence[str], *, checked: bool
+) -> None:
+    """What the stages of recipes brought, the report's headlines, the criteria, and its path."""
+    from orchestry.report.criteria import sentences as met
     from orchestry.report.headline import summary
     from orchestry.report.text import plain
 
@@ -103,6 +123,11 @@ def _show(experiments: tuple[Experiment, ...], report: Report, stages: Sequence[
         typer.echo(plain(name))
         for sentence in sentences:
             typer.echo(fitted(f"  {plain(sentence)}", hang=2))
+        typer.echo()
+    for experiment in experiments if checked else ():
+        typer.echo(plain(f"{experiment.label}: criteria of success"))
+        for sentence in met(experiment):
+            typer.echo(fitted(f"  {plain(sentence)}", hang=16))
         typer.echo()
     for path in report.files:
         typer.echo(str(path))

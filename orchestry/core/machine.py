@@ -1,8 +1,10 @@
-"""The cores and memory this process may use, and its place in a multi-process launch."""
+"""The processor, the cores and memory this process may use, and its place in a multi-process
+launch."""
 
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import time
 from collections.abc import Mapping
@@ -34,6 +36,17 @@ def memory_gb(table: Path = Path("/proc/meminfo")) -> float | None:
         return None
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(found[0]) * 1024 / 1e9 if found else None
+
+
+def processor(table: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, such as "AMD EPYC 7B13 64-Core Processor"; its architecture where the
+    system does not say it (macOS, most ARM kernels)."""
+    try:
+        lines = table.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2] for line in lines if line.startswith("model name"))
+    return " ".join(next(named, "").split()) or platform.machine() or "unknown"
 
 
 def lacks_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:

@@ -23,6 +23,7 @@ from orchestry.core.errors import (
     reason,
 )
 from orchestry.core.files import to_json
+from orchestry.core.machine import cores, processor
 from orchestry.engine.plan import Plan
 from orchestry.store import summary
 from orchestry.store.journal import VERSION
@@ -94,6 +95,7 @@ def summary_of(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summ
         "model_sha256": getattr(provider, "sha256", None),
         "stopped": reason,
         "solved": plan.task.solved,
+        "schemes": plan.task.schemes,
         "taught": backend.taught,
         "accepted": learned.accepted,
         "prompt_diff": learned.diff,
@@ -156,7 +158,7 @@ def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
     asked = {role: backend.answering(role).provider for role in models}
     own = {role: {"provider": asked[role].name, "model": model} for role, model in models.items()}
     return {
-        **ground(PACKAGES),
+        **ground(PACKAGES, getattr(provider, "gpu", None)),
         "prices": backend.prices.version,
         "sandbox": sandbox_level,
         "provider": provider.name,
@@ -168,13 +170,14 @@ def _manifest(plan: Plan, sandbox_level: str) -> dict[str, Any]:
     }
 
 
-def ground(packages: Sequence[str]) -> dict[str, Any]:
-    """Versions and revision."""
+def ground(packages: Sequence[str], gpu: str | None = None) -> dict[str, Any]:
+    """Machine, versions and revision. `gpu`: the name of the one that computes, if any."""
     return {
         "orchestry": __version__,
         "run_directory_version": VERSION,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
+        "machine": {"cpu": processor(), "cores": cores(), **({"gpu": gpu} if gpu else {})},
         "packages": {name: found for name in packages if (found := _version(name))},
         "git_revision": _revision(),
     }

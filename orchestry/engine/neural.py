@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestry.backends.gpu import GpuWatch, gpu_watch
-from orchestry.backends.local.model import device_of
+from orchestry.backends.local.model import device_of, gpu_name
 from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
@@ -182,8 +182,9 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
         check_count(store.events)
         changes = grounded(digests_of(found), store, accept)
         store.write("config.yaml", config.to_yaml())
-        here = {"device": str(device_of(config.ppo.device)), **_several()}
-        record_ground(store, {**ground(NEEDS), **here})
+        device = device_of(config.ppo.device)
+        here = {"device": str(device), **_several()}
+        record_ground(store, {**ground(NEEDS, gpu_name(device)), **here})
         work = _Work(found, store, watch.note)
         shape = "x".join(map(str, config.ppo.hidden))
         store.journal.append(Opened(at=time.time(), provider="ppo", model=shape, **changes))

@@ -1,4 +1,4 @@
-"""Writes RESULTS.md with figures and page: the runs' settings and results."""
+"""Writes RESULTS.md with figures, summary.txt and page: the runs' settings and results."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from orchestry.core.errors import StoreError
 from orchestry.core.files import write_atomic
 from orchestry.core.resolve import leaves
-from orchestry.core.types import Turn
 from orchestry.report import neural, page, tables
+from orchestry.report.criteria import criteria_table
 from orchestry.report.curves import axis, tag_names, window
+from orchestry.report.examples import new_ways, trajectories
+from orchestry.report.facts import facts, summary_text
 from orchestry.report.figures import FigureFiles, draw
+from orchestry.report.ground import grounds, said
 from orchestry.report.headline import summary
 from orchestry.report.held_out import Held, baselines, held_evaluations
-from orchestry.report.runs import Arm, Experiment, Salvaged, arms, by_task
+from orchestry.report.lessons import lessons
+from orchestry.report.paper import differences
+from orchestry.report.runs import Arm, Experiment, arms, by_task
 from orchestry.report.style import undrawn
 from orchestry.report.tables import by_agent, costs, fault_counts
 from orchestry.report.text import bullets, fenced, inline, table
 from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.journal import Opened
-from orchestry.store.records import UNMEASURED, CreditRecord, EpisodeRecord, NodeRecord
-from orchestry.store.run import Run
 
 _COMPARED = (
     "Rewards are in [0, 1], in brackets the 95 % interval of the mean (bootstrap over problems). "
     "A difference is paired by problem: between best trajectories where the team searches or is "
     "compared with best of n, else between the means of all. Where its interval covers 0, no "
     "difference is shown."
+)
+_COUNTED = (
+    "These sentences follow from the figures. A figure rose or fell if its 95 % interval excludes "
+    "0; each has an interval of its own, so of twenty that did not move one may seem to."
 )
 _TAUGHT = (
     "A group is the samples of one state; where all have the same value, its advantages are "
@@ -46,9 +52,10 @@ def results(
     command: str,
     undrawn: str = "",
     stages: str = "",
+    checked: bool = False,
 ) -> str:
     """The whole document. `command` wrote it; `undrawn` says why there are no figures; `stages` is
-    the table of a recipe's stages."""
+    the table of a recipe's stages; `checked`: with the criteria of success."""
     found = list(by_task(arms(experiments)).items())
     labels = [experiment.label for experiment in experiments]
     learners = [one for one in experiments if one.run.neural]
@@ -56,10 +63,17 @@ def results(
     sections = {
         "Summary": _summary(experiments),
         **({"Stages": stages} if stages else {}),
+        **({"Criteria of success": criteria_table(experiments)} if checked else {}),
+        "What worked and what did not": _lessons(experiments),
         "Configuration": tables.side_by_side(labels, [setup(one) for one in experiments]),
         "Learning curves": _by_task(found, _curves, drawn, "rewards", "returns", "training"),
         **(_of_policies(learners) if learners else {}),
         **(_of_texts(writers, drawn) if writers else {}),
+        **(
+            {"What differs from the paper": differs}
+            if (differs := differences(experiments))
+            else {}
+        ),
         "Cost": _cost(experiments, labels),
         "What failed": _failed(experiments, labels),
         "How to make this again": _again(experiments, command),
@@ -83,21 +97,32 @@ def _of_policies(learners: Sequence[Experiment]) -> dict[str, str]:
 def _of_texts(writers: Sequence[Experiment], drawn: Sequence[FigureFiles]) -> dict[str, str]:
     """Sections on runs whose agents write."""
     found = list(by_task(arms(writers)).items())
+    new = [*filter(None, map(new_ways, writers))]
     return {
         "Evaluation on held-out problems": _evaluation(writers, drawn),
         "Baselines": _baselines(writers),
         "How the teams worked": _by_task(found, _kinds, drawn, "kinds", "tags"),
+        **({"New ways of working together": "\n\n".join(new)} if new else {}),
         "Example trajectories": "\n\n".join(map(trajectories, writers)),
     }
 
 
 def _summary(experiments: Sequence[Experiment]) -> str:
     said = summary(experiments)
-    pieces = []
+    glance = tables.side_by_side([one.label for one in experiments], [*map(facts, experiments)])
+    return "\n\n".join([*_listed(said), glance])
+
+
+def _listed(said: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """Lists of sentences, each under its name if there are several."""
     for name, sentences in said:
         head = f"**{inline(name)}**\n\n" if len(said) > 1 else ""
-        pieces.append(head + bullets(inline(sentence, longest=1000) for sentence in sentences))
-    return "\n\n".join(pieces)
+        yield head + bullets(inline(sentence, longest=1000) for sentence in sentences)
+
+
+def _lessons(experiments: Sequence[Experiment]) -> str:
+    found = [(one.label, lessons(one)) for one in experiments]
+    return "\n\n".join([_COUNTED, *_listed(found)])
 
 
 _Section = Callable[[Sequence[Arm]], str]
@@ -218,26 +243,32 @@ class Report:
 
     folder: Path
     files: tuple[Path, ...]
-    """RESULTS.md, then the page, then the figures."""
+    """RESULTS.md, summary.txt, the page, then the figures."""
     undrawn: str = ""
     """Why there are no figures, if they can't be drawn."""
 
 
 def write_report(
-    experiments: Sequence[Experiment], folder: Path, command: str, stages: str = ""
+    experiments: Sequence[Experiment],
+    folder: Path,
+    command: str,
+    stages: str = "",
+    checked: bool = False,
 ) -> Report:
-    """Writes the report into `folder`, with `command` as its source. `stages`: see results.
+    """Writes the report into `folder`, with `command` as its source. `stages`, `checked`: see
+    results.
 
     Equal run directories give equal bytes. Without matplotlib there are no figures. Raises
     StoreError if the disk refuses.
     """
     lacking = undrawn()
-    document = folder / "RESULTS.md"
+    document, brief = folder / "RESULTS.md", folder / "summary.txt"
     try:
         drawn = [] if lacking else draw(arms(experiments), folder / "figures")
-        text = results(experiments, drawn, command, lacking, stages)
+        text = results(experiments, drawn, command, lacking, stages, checked)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(document, text.encode("utf-8"))
+        write_atomic(brief, summary_text(experiments, command).encode("utf-8"))
         shown = page.write_page(experiments, folder)
     except OSError as error:
         raise StoreError(
@@ -245,7 +276,7 @@ def write_report(
             "or change rights there, or choose another --out; the runs are as they were"
         ) from None
     pictures = (path for one in drawn for path in one.paths)
-    return Report(folder, (document, shown, *pictures), lacking)
+    return Report(folder, (document, brief, shown, *pictures), lacking)
 
 
 _SEARCH = {
@@ -273,7 +304,7 @@ def setup(experiment: Experiment) -> dict[str, str]:
     """The settings that decide the run, by name, in order."""
     run, config = experiment.run, dict(leaves(experiment.run.config))
     if run.neural:
-        return {**neural.setup(run), **_machine(run)}
+        return {**neural.setup(run), **grounds(run)}
     if (run.folder / DISTILLED).is_file():
         return {"run": str(run.folder), "task": str(config.get("task")), **_distilled(run.folder)}
     local = config.get("backend") == "local"
@@ -292,7 +323,7 @@ def setup(experiment: Experiment) -> dict[str, str]:
         **{name: _said(config.get(key)) for name, key in keys.items()},
         **_parts(config, local=local),
         "budget, USD": _said(config.get("budget.usd"), "no cap"),
-        **_machine(run),
+        **grounds(run),
     }
 
 
@@ -322,7 +353,7 @@ def _agents(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _said(value: Any, none: str = "the provider's own") -> str:
-    return none if value is None else str(value)
+    return said(value, none)
 
 
 def _parts(config: dict[str, Any], *, local: bool) -> dict[str, str]:
@@ -335,49 +366,6 @@ def _parts(config: dict[str, Any], *, local: bool) -> dict[str, str]:
     every = f"every {config.get('behaviors.every')} episodes"
     allowed = every if behaves else "as its judge allows"
     return {**found, "behaviours learned": "off" if behaves is False else allowed}
-
-
-def _machine(run: Salvaged) -> dict[str, str]:
-    """The facts in manifest.json, as far as it can be read."""
-    try:
-        manifest = json.loads((run.folder / "manifest.json").read_bytes())
-        packages = dict(manifest.get("packages", {}))
-    except (OSError, ValueError, AttributeError):
-        return {"versions": "manifest.json is not there or not readable", **_began(run)}
-    versions = {
-        "orchestry": manifest.get("orchestry"),
-        "python": manifest.get("python"),
-        **packages,
-    }
-    return {
-        **_began(run),
-        "git revision": _said(manifest.get("git_revision"), "none: it ran outside a checkout"),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "system": _said(manifest.get("system"), "-"),
-        "device": _said(manifest.get("device"), "-"),
-        **(_of_numbers(manifest) if run.neural else _of_models(manifest)),
-    }
-
-
-def _of_numbers(manifest: Mapping[str, Any]) -> dict[str, str]:
-    exact = manifest.get("device") == "cpu"
-    said = "yes, with these versions on such a machine" if exact else "no: not shown on a GPU"
-    return {"deterministic": said}
-
-
-def _of_models(manifest: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "sandbox": _said(manifest.get("sandbox"), "-").partition(":")[0],
-        "weights, sha256": _said(manifest.get("model_sha256"), "-")[:16],
-        "deterministic": "yes" if manifest.get("deterministic") else "no",
-    }
-
-
-def _began(run: Salvaged) -> dict[str, str]:
-    opened = next((event for event in run.events if isinstance(event, Opened)), None)
-    if opened is None:
-        return {}
-    return {"began, UTC": datetime.fromtimestamp(opened.at, UTC).strftime("%Y-%m-%d %H:%M")}
 
 
 def commands(experiment: Experiment, new: str) -> Iterator[str]:
@@ -394,91 +382,3 @@ def commands(experiment: Experiment, new: str) -> Iterator[str]:
 def _flags(held: Held) -> str:
     samples = f" --samples {held.samples}" if held.samples else ""
     return f" --split {held.split}{samples} --episodes {held.run.config.get('episodes')}"
-
-
-def trajectories(experiment: Experiment) -> str:
-    """The best, the median and the worst trajectory of a run."""
-    found = examples(experiment.run)
-    if not found:
-        return f"{inline(experiment.label)}: no episode is finished."
-    return "\n\n".join(_trajectory(one, experiment.label) for one in found)
-
-
-def _trajectory(one: Example, label: str) -> str:
-    parts = ", ".join(f"{inline(part.name)} {part.value:.3f}" for part in one.leaf.score.parts)
-    tags = ", ".join(map(inline, one.leaf.score.tags)) or "none"
-    pieces = [
-        f"### {inline(label)}: the {one.place}, reward {one.reward:.3f}",
-        f"Episode {one.record.episode}, problem {inline(one.record.problem)}, trajectory "
-        f"{inline(one.leaf.id)}. Parts: {parts or 'none'}. Tags: {tags}.",
-    ]
-    for turn in one.turns:
-        said = turn.completion.told
-        end = (
-            "" if turn.completion.stop == "end" else f" (ended by: {inline(turn.completion.stop)})"
-        )
-        answer = fenced(said) if said.strip() else "*an empty answer*"
-        pieces.append(f"**{inline(turn.agent)}**{end}\n\n{answer}")
-    if one.leaf.score.feedback:
-        pieces.append(f"Feedback of the task: {inline(one.leaf.score.feedback, longest=600)}")
-    return "\n\n".join([*pieces, _credits(one)])
-
-
-def _credits(one: Example) -> str:
-    if not one.credits:
-        elsewhere = "No credit was measured on this trajectory."
-        return elsewhere if one.record.credits else f"Credit: {UNMEASURED}."
-    rows = [
-        [inline(credit.agent), f"{credit.credit:+.3f}", f"[{credit.low:+.3f}, {credit.high:+.3f}]"]
-        for credit in one.credits
-    ]
-    return table(["agent", "credit, in units of the reward", "95 %"], rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One trajectory of a run."""
-
-    place: str
-    """Its place in order of reward: best, median or worst."""
-    record: EpisodeRecord
-    leaf: NodeRecord
-    reward: float
-
-    @property
-    def turns(self) -> list[Turn]:
-        """All moves, in order of play."""
-        return [turn for node in self.record.path(self.leaf.id) for turn in node.turns]
-
-    @property
-    def credits(self) -> list[CreditRecord]:
-        """Each agent's credit; empty if none was measured on this trajectory."""
-        return [credit for credit in self.record.credits if credit.leaf == self.leaf.id]
-
-
-def examples(run: Run) -> tuple[Example, ...]:
-    """The best, the median and the worst trajectory; fewer if the run has fewer.
-
-    If rewards tie, trajectories with credits come first, then the earliest.
-    """
-    found = sorted(_all(run), key=_order)
-    places = {"best": 0, "median": len(found) // 2, "worst": len(found) - 1}
-    last = len(found) - 1
-    if found and not found[last].credits:  # also for the worst, one with credits comes first
-        worst = [n for n, one in enumerate(found) if one.reward == found[last].reward]
-        places["worst"] = next((n for n in worst if found[n].credits), last)
-    chosen = {number: place for place, number in reversed([*places.items()]) if found}
-    return tuple(
-        Example(place, found[number].record, found[number].leaf, found[number].reward)
-        for number, place in sorted(chosen.items())
-    )
-
-
-def _all(run: Run) -> Iterator[Example]:
-    for record in run.episodes:
-        for leaf in record.leaves():
-            yield Example("", record, leaf, leaf.score.total)
-
-
-def _order(one: Example) -> tuple[float, bool, int, str]:
-    return -one.reward, not one.credits, one.record.episode, one.leaf.id

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from orchestry.report import neural
+from orchestry.report.convergence import converged
 from orchestry.report.curves import Axis, axis, curve, dev_rewards, episode_reward, window
 from orchestry.report.held_out import (
     Held,
@@ -22,7 +23,8 @@ from orchestry.report.held_out import (
     untrained,
 )
 from orchestry.report.measures import searched
-from orchestry.report.runs import Arm, Experiment, arms
+from orchestry.report.outcomes import over_time, rates
+from orchestry.report.runs import Arm, Experiment, Salvaged, arms
 from orchestry.report.stats import Interval
 from orchestry.report.text import counted, dollars, duration
 from orchestry.store.records import Summary
@@ -31,8 +33,21 @@ from orchestry.store.records import Summary
 def headline(experiment: Experiment) -> list[str]:
     """Sentences on one run, in plain text."""
     if experiment.run.neural:
-        return [*neural.headline(experiment)]
-    return [*_played(experiment), *_learned(experiment), *_held_out(experiment)]
+        return [*neural.headline(experiment), *_ending(experiment.run)]
+    return [
+        *_played(experiment),
+        *_learned(experiment),
+        *_ending(experiment.run),
+        *_held_out(experiment),
+    ]
+
+
+def _ending(run: Salvaged) -> Iterator[str]:
+    """Whether the curve still moves, if it is long enough to say."""
+    trend = converged(run)
+    if trend and trend.change:
+        figure = "Return" if run.neural else "Reward"
+        yield f"{figure} over the last third of its curve: {trend}."
 
 
 def over_seeds(arm: Arm) -> list[str]:
@@ -48,8 +63,29 @@ def over_seeds(arm: Arm) -> list[str]:
     return [
         f"Mean of {counted(len(arm.runs), 'seed')}, and the lowest to the highest: reward "
         f"{spans[0]} {_at(unit, found.x[0])}, {spans[-1]} {_at(unit, found.x[-1])}.",
+        *_rates_over_seeds(arm),
         *_held_over_seeds(arm),
     ]
+
+
+def _rates_over_seeds(arm: Arm) -> Iterator[str]:
+    """Cooperation and problems solved, early and late."""
+    for rate in rates(arm.runs):
+        changes = [over_time(run, rate) for run in arm.runs]
+        ends = [[one.first for one in changes if one], [one.last for one in changes if one]]
+        if all(map(len, ends)):
+            first, last = (
+                f"{rate.words(fmean(side))} ({rate.words(min(side))} to {rate.words(max(side))})"
+                for side in ends
+            )
+            yield (
+                f"{_named(rate.name)}, mean over the seeds: {first} in the first quarter of the "
+                f"episodes, {last} in the last."
+            )
+
+
+def _named(name: str) -> str:
+    return f"{name[0].upper()}{name[1:]}"
 
 
 def _at(unit: Axis, x: int) -> str:
@@ -108,6 +144,12 @@ def _learned(experiment: Experiment) -> Iterator[str]:
         f"Reward of {of} on its own problems: first {found.mean[0]:.3f}, best "
         f"{found.mean[top]:.3f} ({_at(unit, found.x[top])}), last {found.mean[-1]:.3f}{over}."
     )
+    for change in filter(None, (over_time(run, rate) for rate in rates([run]))):
+        words, name = change.figure.words, change.figure.name
+        yield (
+            f"{_named(name)}: {words(change.first)} of the trajectories in the first "
+            f"quarter of the episodes, {words(change.last)} in the last."
+        )
     if run.summary.power:
         yield f"Learning: {run.summary.power}."
     if len(dev := dev_rewards(run)) > 1:

@@ -186,6 +186,20 @@ def lasts(run: Salvaged) -> list[Evaluation]:
     return sorted(found.values(), key=lambda one: (_setting(one), one.steps))
 
 
+_OWN = ("learned", "likeliest")
+"""What an evaluation calls the run's own team, drawing its moves and taking the likeliest ones."""
+
+
+def beside(one: Evaluation) -> dict[str, int]:
+    """By other team of an evaluation: 1 if the learned team's interval lies above its interval, -1
+    if below, 0 if they overlap."""
+    if _OWN[0] not in one.teams:
+        return {}
+    own = one.teams[_OWN[0]].returns
+    others = {name: team.returns for name, team in one.teams.items() if name not in _OWN}
+    return {name: (own.low > other.high) - (own.high < other.low) for name, other in others.items()}
+
+
 def ends_of(own: Mean) -> str:
     """A mean with its interval."""
     return f"{short(own.mean)} ({short(own.low)} to {short(own.high)})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, OrchestryError, StoreError
-from orchestry.core.files import json_lines
+from orchestry.core.files import json_lines, read_yaml
 from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
 from orchestry.store import journal
@@ -271,6 +271,26 @@ def readable_episode(line: bytes) -> EpisodeRecord | None:
         return EpisodeRecord.model_validate_json(line)
     except ValidationError:
         return None
+
+
+def behaviors(folder: Path) -> list[dict[str, Any]]:
+    """A run's library of behaviours on disk; empty if it learned nothing. Raises StoreError."""
+    path = folder / "behaviors" / "library.yaml"
+    try:
+        return _library(path, path.stat().st_mtime_ns)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it or restore "
+            "it from a copy"
+        ) from None
+
+
+@lru_cache(maxsize=64)
+def _library(path: Path, written: int) -> list[dict[str, Any]]:
+    """Read once per version of the file: a page that is watched asks every second."""
+    return list(read_yaml(path).get("behaviors") or [])
 
 
 _Config = Mapping[str, Any]

@@ -79,6 +79,22 @@ def difference(first: Mapping[str, float], second: Mapping[str, float]) -> Inter
     return interval([first[name] - second[name] for name in both]) if both else None
 
 
+def apart(first: Sequence[float], last: Sequence[float]) -> Interval:
+    """The mean of `last` minus that of `first`, whose figures are of different episodes: each side
+    is resampled by itself. Seeded as `interval`. Raises ValueError for a side without figures."""
+    import numpy as np
+
+    if not first or not last:
+        raise ValueError("no figures: a difference needs one on each side")
+    draws, means = np.random.RandomState([0]), []
+    for figures in (first, last):
+        at = (draws.random_sample((DRAWS, len(figures))) * len(figures)).astype(int)
+        means.append(np.array(figures)[at].mean(axis=1))
+    gaps = np.sort(means[1] - means[0])
+    tail = round((1 - LEVEL) / 2 * DRAWS)
+    return Interval(fmean(last) - fmean(first), float(gaps[tail]), float(gaps[-tail - 1]))
+
+
 def pass_at(k: int, n: int, solved: int) -> float | None:
     """The probability that one of k samples solves a problem that `solved` of n samples solved.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Self
 
 from orchestry.core.types import TASK_ERROR
 from orchestry.report import neural
@@ -28,6 +30,7 @@ from orchestry.report.curves import (
 from orchestry.report.headline import signed
 from orchestry.report.held_out import Held, ahead, baselines, held_evaluations, team_on, untrained
 from orchestry.report.measures import Measures
+from orchestry.report.outcomes import Figure, over_problems, rates, schemes_said
 from orchestry.report.runs import Arm, Experiment, Salvaged
 from orchestry.report.text import dollars, duration, inline, table
 from orchestry.store.journal import (
@@ -110,18 +113,49 @@ MEASURED = (
 
 def held_out(experiments: Sequence[Experiment]) -> str | None:
     """One row per evaluation, with the team's gain over the untrained team."""
-    rows = [row for one in experiments for row in _held_out(one, len(experiments) > 1)]
-    header = ["", "split", *MEASURED, "more than as the run began, paired", "checkpoint"]
+    rated = Rated.of([held for one in experiments for held in held_evaluations(one)])
+    rows = [row for one in experiments for row in _held_out(one, rated, len(experiments) > 1)]
+    header = [*("", "split", *MEASURED), *rated.names]
+    header += ["more than as the run began, paired", "checkpoint"]
     return table(header, rows) if rows else None
 
 
-def _held_out(experiment: Experiment, several: bool) -> Iterator[list[str]]:
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """Columns for what a task's tags tell: cooperation, problems solved, schemes seen."""
+
+    rates: tuple[Figure, ...] = ()
+    schemes: bool = False
+
+    @classmethod
+    def of(cls, found: Sequence[Held]) -> Self:
+        """Those of the tasks that were measured."""
+        runs = [held.run for held in found]
+        return cls(tuple(rates(runs)), any(map(schemes_said, runs)))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' heads."""
+        return [*(f"{one.name}, 95 %" for one in self.rates), *["schemes seen"] * self.schemes]
+
+    def cells(self, run: Salvaged) -> list[str]:
+        """A measurement's."""
+        found = []
+        for one in self.rates:
+            mean = over_problems(run, one)
+            ends = f"[{one.words(mean.low)}, {one.words(mean.high)}]"
+            found.append(f"{one.words(mean.mean)} {ends}")
+        return [*found, *[inline(schemes_said(run)) or "-"] * self.schemes]
+
+
+def _held_out(experiment: Experiment, rated: Rated, several: bool) -> Iterator[list[str]]:
     found = held_evaluations(experiment)
     for held in found:
         yield [
             _who(experiment, held, several),
             held.split,
             *_figures(held.measures),
+            *rated.cells(held.run),
             _ahead(held, untrained(held, found)),
             inline(held.checkpoint) or "-",
         ]
@@ -129,18 +163,20 @@ def _held_out(experiment: Experiment, several: bool) -> Iterator[list[str]]:
 
 def beside(experiments: Sequence[Experiment]) -> str | None:
     """One row per baseline, with the team's lead on the same problems."""
-    rows = [row for one in experiments for row in _beside(one, len(experiments) > 1)]
-    header = ["", "split", *MEASURED, "the team's lead, paired", "tokens/s"]
+    rated = Rated.of([held for one in experiments for held in baselines(one)])
+    rows = [row for one in experiments for row in _beside(one, rated, len(experiments) > 1)]
+    header = ["", "split", *MEASURED, *rated.names, "the team's lead, paired", "tokens/s"]
     return table(header, rows) if rows else None
 
 
-def _beside(experiment: Experiment, several: bool) -> Iterator[list[str]]:
+def _beside(experiment: Experiment, rated: Rated, several: bool) -> Iterator[list[str]]:
     for held in baselines(experiment):
         speed, team = held.measures.tokens_per_s, team_on(experiment, held)
         yield [
             _who(experiment, held, several),
             held.split,
             *_figures(held.measures),
+            *rated.cells(held.run),
             _ahead(team, held),
             "-" if speed is None else f"{speed:,.0f}",
         ]
@@ -308,7 +344,7 @@ def fault_counts(run: Run) -> dict[str, str]:
         "calls lost, charged at their worst case": _why(events, Lost),
         "states that the task could not score, counted as 0": _unscored(events),
         "judgements that were malformed": _malformed(run.episodes),
-        "sample groups whose advantages are all zero": _flat(run.episodes),
+        "sample groups whose advantages are all zero": flat_groups(run.episodes),
         "actions that an update left out, for want of variance": _skipped(events),
         "times that finished episodes were taken back": str(_count(events, RolledBack)),
         **processes,
@@ -354,7 +390,7 @@ def _malformed(episodes: Sequence[EpisodeRecord]) -> str:
     return _of(outcomes["malformed"], sum(outcomes.values()))
 
 
-def _flat(episodes: Sequence[EpisodeRecord]) -> str:
+def flat_groups(episodes: Sequence[EpisodeRecord]) -> str:
     """Groups without a learning signal: all samples of the state have the same value."""
     groups = [group.advantages for episode in episodes for group in episode.groups]
     flat = sum(all(abs(advantage) <= FAINTEST for advantage in group) for group in groups)

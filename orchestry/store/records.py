@@ -264,6 +264,8 @@ class Summary(Frozen):
     leaves: int = 0
     solved: str | None = None
     """The tag of a trajectory that solved its problem, if the task has one."""
+    schemes: tuple[str, ...] = ()
+    """The ways of working together that the task knows, by the end of their tags `scheme_NAME`."""
     cost_by_use: dict[str, float] = Field(default_factory=dict)
     """Dollars for search, judge, credit and learning."""
     cost_by_provider: dict[str, float] = Field(default_factory=dict)

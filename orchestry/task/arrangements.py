@@ -81,6 +81,7 @@ class Wrapped(BaseTask[Gathered]):
             agents=task.agents,
             weights=task.weights,
             solved=task.solved,
+            schemes=task.schemes,
             judged=task.judged,
             rubric=task.rubric,
             part_weights=task.part_weights,

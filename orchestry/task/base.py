@@ -37,6 +37,8 @@ class BaseTask(ABC, Generic[StateT]):
     solved: ClassVar[str | None] = None
     """The tag of a trajectory that solved its problem, for pass@k; None if the task has no clear
     "solved"."""
+    schemes: ClassVar[tuple[str, ...]] = ()
+    """The known ways in which a team can work together, which the tags `scheme_NAME` name."""
     judged: ClassVar[bool] = True
     """Whether the central judge is used by default (`judge.enabled` overrides this)."""
     rubric: ClassVar[str] = ""

@@ -11,6 +11,8 @@ from typing import Literal
 from .reading import Reading, bindings, called, inspects, within
 
 Scheme = Literal["fallback", "decorator", "coordinator", "strategy_filter", "none"]
+SCHEMES = ("fallback", "decorator", "coordinator", "strategy_filter")
+"""Those of the MAGRPO paper (arXiv 2508.04652)."""
 _Body = Sequence[ast.stmt]
 _MOST = 64  # choices that are judged of one function: each looks at what comes after it
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

@@ -23,6 +23,7 @@ from . import prompts, sources
 from .options import ROLES, Options
 from .program import AUX, HELPERS, Program, without_promise
 from .samples import samples
+from .schemes import SCHEMES
 from .verdict import judged
 
 BANK = Path(__file__).with_name("problems.jsonl")
@@ -110,6 +111,7 @@ class CodeCollaboration(BaseTask[Work]):
     options_type: ClassVar[type[Frozen]] = Options
     judged = False
     solved = "solved"
+    schemes = SCHEMES
     options: Options
 
     def asked_agents(self) -> tuple[AgentSpec, ...]:

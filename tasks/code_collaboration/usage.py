@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestry import parse_code
 
+from .novel import novel_of
 from .program import AUX
 from .prying import pries
 from .reading import Reading, called, named_by, returned
@@ -23,6 +24,7 @@ class Usage:
     thin: it only passes its arguments to aux and returns the result.
     shadowed: main's code binds the name aux, anywhere but as a method.
     pries: it could tell a stub from the helper without calling it.
+    novel: the name of a way of working with aux that is none of the four schemes (novel.py).
     """
 
     calls: bool = False
@@ -31,6 +33,7 @@ class Usage:
     shadowed: bool = False
     pries: bool = False
     scheme: Scheme = "none"
+    novel: str = ""
 
 
 def usage_of(main: str, entry_point: str, aux: str = AUX) -> Usage:
@@ -48,7 +51,14 @@ def usage_of(main: str, entry_point: str, aux: str = AUX) -> Usage:
         used = any(map(reading.carries, _sinks(reading)))
         thin = used and _is_thin(reading)
         scheme = scheme_of(reading) if used and not thin else "none"
-        return Usage(calls or used, used, thin, pries=pries(tree, reading), scheme=scheme)
+        return Usage(
+            calls=calls or used,
+            used=used,
+            thin=thin,
+            pries=pries(tree, reading),
+            scheme=scheme,
+            novel=novel_of(reading) if scheme == "decorator" else "",
+        )
     except (RecursionError, ValueError, MemoryError):  # too deep, or integers of too many digits
         return Usage()
 

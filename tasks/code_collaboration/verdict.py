@@ -21,12 +21,14 @@ Verdict = tuple[Mapping[str, float], str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """How main works with one helper: the cooperation, what is against it, and the way."""
+    """How main works with one helper: the cooperation, what is against it, and the way; `novel`
+    names one that is none of the four schemes, nor that of the problem's own solution."""
 
     cooperation: float
     objection: str
     way: Scheme
     shadowed: bool
+    novel: str
 
 
 async def judged(problem: Problem, views: Sequence[Program], tools: Tools) -> Verdict:
@@ -66,7 +68,9 @@ async def _half(
     elif passed and not objection:
         cooperation, objection = await _cooperation(problem, view, floor, outcome, tools)
     way = usage.scheme if cooperation or not passed else "none"
-    return Half(cooperation, objection, way, usage.shadowed)
+    gold = usage_of(problem.data.get("gold_main", ""), name, view.name)
+    novel = usage.novel if cooperation and usage.novel != gold.novel else ""
+    return Half(cooperation, objection, way, usage.shadowed, novel)
 
 
 async def _cooperation(
@@ -138,5 +142,6 @@ def _tags(
         "syntax_error": not all(map(reward.is_valid, codes)),
         "shadowed": any(half.shadowed for half in found),
         **{f"scheme_{half.way}": defined(main, name) is not None for half in found},
+        **{f"novel_{half.novel}": bool(half.novel) for half in found},
     }
     return [tag for tag, holds in tags.items() if holds]

@@ -64,6 +64,20 @@ def test_a_run_that_is_cut_off_is_reported_as_far_as_it_came(cli: CommandLine, r
     assert "Missing: 2 of 3 episodes are finished." in done.out
 
 
+def test_criteria_stand_with_their_figures(cli: CommandLine, run: Path) -> None:
+    done = cli("report", "run", "--criteria")
+    assert done.code == 0
+    assert "not met:    500 episodes without a crash: 3 episodes; " in done.out
+    assert "met:        under its budget: 0.0000 USD of 5.0000 USD" in done.out
+    text = (run / "report" / "RESULTS.md").read_text()
+    assert "Written by `orchestry report run --criteria`." in text
+    assert "| minimum | under its budget | **met** | 0.0000 USD of 5.0000 USD |" in text
+    assert "criteria" not in json.loads(cli("report", "run", "--json").out)
+    found = json.loads(cli("report", "run", "--criteria", "--json").out)["criteria"]
+    assert [one["level"] for one in found] == ["minimum"] * 4 + ["target"] * 4 + ["stretch"] * 2
+    assert {one["verdict"] for one in found} <= {"met", "not met", "can't tell"}
+
+
 def test_what_is_no_run_is_refused(cli: CommandLine, run: Path) -> None:
     cli("report", "nowhere").failed(2, "nowhere does not exist")
     cli("report", "run", "--out", "run/config.yaml").failed(2, "is not a directory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from orchestry.backends import open_backend
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
-from orchestry.core.machine import Launch, cores, lacks_bfloat16, launched
+from orchestry.core.machine import Launch, cores, lacks_bfloat16, launched, processor
 from orchestry.task.registry import load_task
 
 FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\n"
@@ -104,3 +105,11 @@ def test_a_processor_says_whether_it_computes_bfloat16(
     (tmp_path / "cpuinfo").write_text(text)
     assert lacks_bfloat16(tmp_path / "cpuinfo") is lacks
     assert lacks_bfloat16(tmp_path / "none") is False
+
+
+def test_the_processor_is_named_as_the_system_names_it(tmp_path: Path) -> None:
+    table = tmp_path / "cpuinfo"
+    table.write_text("processor\t: 0\nmodel name\t: AMD  EPYC 7B13\nmodel name\t: another\n")
+    assert processor(table) == "AMD EPYC 7B13"
+    table.write_text("processor\t: 0\nBogoMIPS\t: 50.00\n")
+    assert processor(table) == processor(tmp_path / "none") == platform.machine()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestry.core.errors import StoreError
-from orchestry.engine.manifest import write_manifest
+from orchestry.core.machine import cores, processor
+from orchestry.engine.manifest import ground, write_manifest
 from orchestry.engine.run import prepare
 from orchestry.store.run import Store
 from tests.engine.test_run import config
@@ -29,6 +30,15 @@ def test_only_what_changed_since_the_process_before_is_added(tmp_path: Path) -> 
             {"at": "1970-01-01T00:00:04Z", "sandbox": "bubblewrap"},
         ],
     }
+
+
+def test_the_machine_is_named_at_the_start(tmp_path: Path) -> None:
+    plan = prepare(config())
+    with Store(tmp_path) as store:
+        write_manifest(store, plan, "bubblewrap")
+    found = json.loads((tmp_path / "manifest.json").read_text())
+    assert found["machine"] == {"cpu": processor(), "cores": cores()}
+    assert ground((), "NVIDIA H100")["machine"]["gpu"] == "NVIDIA H100"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"resumed": [1]}'])

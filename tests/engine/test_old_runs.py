@@ -15,7 +15,7 @@ import pytest
 import orchestry
 from orchestry.core.types import Part, Score
 from orchestry.engine.run import resume
-from orchestry.report.document import trajectories
+from orchestry.report.examples import trajectories
 from orchestry.report.page import write_page
 from orchestry.report.runs import read_experiments
 

@@ -22,7 +22,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.types import Turn
 from orchestry.engine.chats import export_chats
 from orchestry.engine.examples import examples, unlike
-from orchestry.report.document import trajectories
+from orchestry.report.examples import trajectories
 from orchestry.report.runs import read_experiments
 from orchestry.rollout.credit import blame
 from orchestry.store.records import UNMEASURED

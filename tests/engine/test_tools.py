@@ -26,7 +26,7 @@ from orchestry.core.tools import TOO_MANY, ToolCall
 from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
-from orchestry.report.document import trajectories
+from orchestry.report.examples import trajectories
 from orchestry.report.runs import read_experiments
 from orchestry.store.journal import Answered, Journal, Used, read
 from orchestry.store.run import Run, load_run

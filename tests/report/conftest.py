@@ -18,6 +18,14 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Forty episodes of `words`, independent trajectories without credits; only read."""
+    search = {"strategy": "chains", "k_samples": 2}
+    found = config(episodes=40, search=search, credit={"share": 0.0})
+    return orchestry.train(found, tmp_path_factory.mktemp("long") / "run")
+
+
+@pytest.fixture(scope="session")
 def called(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Four episodes whose runner calls tools; only read."""
     folder, found = tmp_path_factory.mktemp("called"), config(task="errands", episodes=4)
@@ -39,3 +47,9 @@ def programmed(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def folder(searched: Run, tmp_path: Path) -> Path:
     """A copy of that run, to be changed."""
     return copied(searched.folder, tmp_path / "run")
+
+
+@pytest.fixture
+def forty(long: Run, tmp_path: Path) -> Path:
+    """A copy of the long run, to be changed."""
+    return copied(long.folder, tmp_path / "run")

@@ -14,7 +14,8 @@ from markdown_it.token import Token
 
 import orchestry
 from orchestry.core.errors import StoreError
-from orchestry.report.document import examples, results, write_report
+from orchestry.report.document import results, write_report
+from orchestry.report.examples import examples
 from orchestry.report.runs import Salvaged, read_experiments
 from orchestry.store.run import Run
 from tests.report.made import config, copied
@@ -24,6 +25,7 @@ pytest.importorskip("matplotlib")
 READER = MarkdownIt("commonmark").enable("table")
 SECTIONS = [
     "Summary",
+    "What worked and what did not",
     "Configuration",
     "Learning curves",
     "Evaluation on held-out problems",
@@ -120,12 +122,12 @@ def test_a_run_without_an_episode_is_reported(folder: Path, tmp_path: Path) -> N
     assert headings(READER.parse(text), "h2") == SECTIONS
     assert "Missing: episodes.jsonl lacks what the journal calls finished" in text
     assert "There is no curve yet" in text
-    assert [path.name for path in report.files] == ["RESULTS.md", "index.html"]
+    assert [path.name for path in report.files] == ["RESULTS.md", "summary.txt", "index.html"]
 
 
 def test_without_matplotlib_all_but_the_figures_is_written(folder: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['matplotlib'] = sys.modules['numpy'] = None; "
+        "import sys; sys.modules['matplotlib'] = None; "
         f"from orchestry.cli import main; main(['report', {str(folder)!r}, '--out', 'out'])"
     )
     call = [sys.executable, "-c", code]
@@ -134,7 +136,8 @@ def test_without_matplotlib_all_but_the_figures_is_written(folder: Path, tmp_pat
     assert done.stderr.count("\n") == 2  # after what it does
     assert said in done.stderr
     assert said in (tmp_path / "out" / "RESULTS.md").read_text()
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"RESULTS.md", "index.html"}
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"RESULTS.md", "summary.txt", "index.html"}
 
 
 def test_reading_runs_loads_no_matplotlib_and_no_torch(folder: Path) -> None:
@@ -148,7 +151,7 @@ def test_reading_runs_loads_no_matplotlib_and_no_torch(folder: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("taken", ["figures", "RESULTS.md", "index.html"])
+@pytest.mark.parametrize("taken", ["figures", "RESULTS.md", "summary.txt", "index.html"])
 def test_a_disk_that_refuses_is_named(taken: str, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -163,7 +166,7 @@ def test_a_disk_that_refuses_is_named(taken: str, folder: Path, tmp_path: Path) 
 def test_best_median_and_worst_are_what_they_say(searched: Run) -> None:
     rewards = sorted(leaf.score.total for record in searched.episodes for leaf in record.leaves())
     best, median, worst = examples(searched)
-    assert (best.place, median.place, worst.place) == ("best", "median", "worst")
+    assert [one.place for one in (best, median, worst)] == ["the best", "the median", "the worst"]
     assert (best.reward, worst.reward) == (rewards[-1], rewards[0])
     assert median.reward == rewards[(len(rewards) - 1) // 2]
     assert [turn.agent for turn in best.turns] == ["writer", "reviewer", "refactorer"]

@@ -21,10 +21,12 @@ from hypothesis import strategies as st
 
 import orchestry
 from orchestry.report import neural, page
+from orchestry.report.criteria import criteria
 from orchestry.report.curves import Curve
 from orchestry.report.document import results, write_report
 from orchestry.report.figures import draw_returns, draw_training
 from orchestry.report.headline import headline, summary
+from orchestry.report.lessons import lessons
 from orchestry.report.runs import Arm, Salvaged, arms, read_experiments
 from orchestry.report.style import look
 from orchestry.report.text import short
@@ -38,7 +40,8 @@ from tests.report.test_page import Page
 pytest.importorskip("matplotlib")
 pytest.importorskip("numba")
 SMALL = {"games": 16, "horizon": 8, "minibatch": 128, "checkpoint_every": 600, "keep": 2}
-SECTIONS = ["Summary", "Configuration", "Learning curves", "Last figures", "Checkpoints", "Cost"]
+SECTIONS = ["Summary", "What worked and what did not", "Configuration", "Learning curves"]
+SECTIONS += ["Last figures", "Checkpoints", "Cost"]
 ENDS = ["What failed", "How to make this again"]
 
 
@@ -254,6 +257,14 @@ def test_evaluations_are_a_table_by_scenario_and_checkpoint(
     assert "Nothing was measured" not in text
     said = "Evaluated after step 6,016, scenario easy, 1,000 games: learned 900.0 (890.0 to 910.0)"
     assert said in " ".join(headline(found[0]))
+    (first, *_, last) = lessons(found[0])
+    assert "scenario easy, 1,000 games: the learned team's return 900.0 (890.0 to 910.0)" in first
+    assert last.endswith("untrained 100.0 (90.00 to 110.0): higher.")
+    (ahead,) = [one for one in criteria(found[0]) if "baselines" in one.name]
+    assert (ahead.verdict, ahead.why.count("untrained")) == ("met", 2)  # of the last step alone
+    keep(folder, evaluation("hard", "last", 105))
+    (ahead,) = [one for one in criteria(read_experiments([folder])[0]) if "baselines" in one.name]
+    assert (ahead.verdict, ahead.why.count("untrained")) == ("not met", 1)
     shown = Page(page.write_page(found, tmp_path / "page")).index["runs"][0]["steps"]["measured"]
     assert [(one["game"], one["steps"]) for one in shown] == [
         ("scenario easy, 1,000 games", 6016),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry.report.stats import DRAWS, difference, expected_best, interval, pass_at
+from orchestry.report.stats import DRAWS, apart, difference, expected_best, interval, pass_at
 
 rewards = st.lists(st.floats(0, 1), min_size=1, max_size=7)
 
@@ -71,3 +71,16 @@ def test_differences_are_paired_by_problem() -> None:
 def test_no_figures_are_no_interval() -> None:
     with pytest.raises(ValueError, match="one problem at least"):
         interval([])
+
+
+def test_a_difference_of_other_episodes_covers_the_truth_as_often_as_it_says() -> None:
+    draws, hits = random.Random(3), 0
+    for _ in range(300):
+        first, last = ([draws.gauss(mean, 0.2) for _ in range(25)] for mean in (0.3, 0.45))
+        found = apart(first, last)
+        assert found.mean == pytest.approx(fmean(last) - fmean(first))
+        hits += found.low <= 0.15 <= found.high
+    assert 0.9 < hits / 300 < 0.98
+    assert apart([0.5], [0.7, 0.7]).low == pytest.approx(0.2)
+    with pytest.raises(ValueError, match="one on each side"):
+        apart([], [1.0])

@@ -28,7 +28,7 @@ from orchestry.backends.local.diagnostics import Learnt, drawn
 from orchestry.backends.local.drawing import Drawing
 from orchestry.backends.local.groups import group_sizes
 from orchestry.backends.local.lockstep import InStep, Lockstep
-from orchestry.backends.local.model import require_installed, slow_half
+from orchestry.backends.local.model import gpu_name, require_installed, slow_half
 from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse, trees
 from orchestry.backends.local.weights import ADAPTER, FULL, START, Weights, team_of
@@ -318,6 +318,7 @@ class LocalBackend(Backend):
         self._keep_start(on.store)
         base = self._trainer.crews[0].base
         self.provider.device, self.provider.sha256 = str(base.device), base.sha256
+        self.provider.gpu = gpu_name(base.device)
         self.provider.deterministic &= base.device.type == "cpu"  # a GPU's sums have no fixed order
         self._drawing = Drawing(self._trainer, self.gateway, self._own)
         self._lockstep = Lockstep(self._drawing.draw)

@@ -499,6 +499,18 @@ def device_of(device: str = "auto") -> torch.device:
     return _own_gpu(launched()) if place == torch.device("cuda") else place
 
 
+def gpu_name(device: torch.device) -> str | None:
+    """The GPU's name, such as "NVIDIA H100 80GB HBM3"; None for a CPU. In a launch of several
+    processes it is that of this one, and says so."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    name, here = torch.cuda.get_device_name(device), launched()
+    several = f" (process {here.rank} of {here.processes})" if here.processes > 1 else ""
+    return f"{name}{several}"
+
+
 def slow_half(device: str) -> bool:
     """Whether bfloat16 is computed on a CPU that has no instructions for it."""
     return device_of(device).type == "cpu" and lacks_bfloat16()

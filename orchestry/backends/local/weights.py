@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from orchestry.backends.local.model import require_installed, source_of
+from orchestry.backends.local.model import gpu_name, require_installed, source_of
 from orchestry.core.digests import file_digest, text_digest
 from orchestry.core.errors import (
     ConfigError,
@@ -51,6 +51,8 @@ class Weights:
     slots: int | None = None
     device: str | None = None
     """Their device, once they are loaded."""
+    gpu: str | None = None
+    """The name of that device, if it is a GPU."""
     sha256: str | None = None
     """Digest of their file, if known."""
 
@@ -261,7 +263,8 @@ class TrainedWeights(Weights):
         settings, seed = self._settings.model_copy(update={"enabled": False}), self._seed
         trainer = Trainer(self._members, settings, 1, seed, self._told, self._beat)
         trainer.start_from(self.team.folder)
-        self.device = str(trainer.crews[0].base.device)
+        place = trainer.crews[0].base.device
+        self.device, self.gpu = str(place), gpu_name(place)
         return trainer
 
     @property

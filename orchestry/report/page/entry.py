@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from orchestry.core.errors import StoreError
-from orchestry.core.files import read_yaml
+from orchestry.report.ground import hardware, manifest
 from orchestry.report.measures import measured
 from orchestry.report.page.steps import steps
-from orchestry.report.runs import Salvaged
+from orchestry.report.runs import Salvaged, behaviors
 from orchestry.report.text import duration
 from orchestry.store.journal import Committed, Evaluated, Event, Learned, RolledBack, last_words
 from orchestry.store.records import EpisodeRecord
@@ -44,7 +42,7 @@ def entry(source: PageRun) -> dict[str, Any]:
 
 def about(source: PageRun) -> dict[str, Any]:
     """What stays as it is."""
-    run, manifest = source.run, _manifest(source.run.folder)
+    run, kept = source.run, manifest(source.run.folder)
     return {
         "label": source.label,
         "kind": source.kind,
@@ -53,8 +51,9 @@ def about(source: PageRun) -> dict[str, Any]:
         "backend": run.config.get("backend"),
         "task": run.config.get("task"),
         "config": yaml.safe_dump(_shown(run.config), sort_keys=False, allow_unicode=True),
-        "device": manifest.get("device"),
-        "orchestry": manifest.get("orchestry"),
+        "device": kept.get("device"),
+        "hardware": hardware(run),
+        "orchestry": kept.get("orchestry"),
     }
 
 
@@ -69,7 +68,7 @@ def growing(source: PageRun) -> dict[str, Any]:
         "steps": steps(run),
         "updates": _updates(run),
         "dev": _dev(events),
-        "behaviors": _behaviors(run.folder),
+        "behaviors": behaviors(run.folder),
         "ratings": [
             said.model_dump(mode="json", exclude={"kind", "at", "answers"})
             for said in last_words(events).values()
@@ -99,14 +98,6 @@ def _shown(config: Any) -> Any:
     if isinstance(config, list):
         return [_shown(value) for value in config]
     return Path(config).name if isinstance(config, str) and config.startswith("/") else config
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / "manifest.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def row(record: EpisodeRecord) -> dict[str, Any]:
@@ -165,23 +156,3 @@ def _dev(events: Sequence[Event]) -> list[dict[str, Any]]:
         for event in events
         if isinstance(event, Evaluated)
     ]
-
-
-def _behaviors(folder: Path) -> list[dict[str, Any]]:
-    """The run's library on disk; empty if it learned nothing."""
-    path = folder / "behaviors" / "library.yaml"
-    try:
-        return _library(path, path.stat().st_mtime_ns)
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise StoreError(
-            f"{path} can't be read ({' '.join(str(error).split())[:200]}): correct it or restore "
-            "it from a copy"
-        ) from None
-
-
-@lru_cache(maxsize=64)
-def _library(path: Path, written: int) -> list[dict[str, Any]]:
-    """Read once per version of the file: a page that is watched asks every second."""
-    return list(read_yaml(path).get("behaviors") or [])

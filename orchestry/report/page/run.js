@@ -67,7 +67,11 @@ function facts(run) {
   if (!found) return [['task', run.task], ['backend', run.backend]];
   return [
     ['task', run.task], ['backend', run.backend], ['model', modelOf(run)],
-    run.device ? ['device', run.device] : null, ['strategy', found.strategy],
+    run.device ? ['device', run.device] : null, run.hardware ? ['machine', run.hardware] : null,
+    ['strategy', found.strategy],
+    found.leaves && (found.tags.cooperates || found.schemes?.length)
+      ? ['cooperation rate', `${Math.round(100 * (found.tags.cooperates ?? 0) / found.leaves)} %`]
+      : null,
     ['tokens', `${count(found.input_tokens)} in, ${count(found.output_tokens)} out`],
     ['time', run.time], run.now ? null : ['ended', ENDINGS[found.stopped]],
     Object.keys(found.judgements).length

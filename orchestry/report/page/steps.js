@@ -7,9 +7,9 @@ function policies(run) {
   return [
     el('dl', { class: 'figures' }, cards(run).map(([name, value, more]) => el('div', {},
       el('dt', {}, name), el('dd', {}, value, el('small', {}, more || '\u00a0'))))),
-    el('p', { class: 'facts' }, [...steps.facts, ['device', run.device], ['time', run.time],
-      ['ended', ENDINGS[steps.ended] ?? steps.ended]].filter(([, value]) => value)
-      .map(([name, value]) => el('span', {}, el('b', {}, name), ' ', shown(value)))),
+    el('p', { class: 'facts' }, [...steps.facts, ['device', run.device], ['machine', run.hardware],
+    ['time', run.time], ['ended', ENDINGS[steps.ended] ?? steps.ended]]
+      .filter(([, value]) => value).map(([name, value]) => el('span', {}, el('b', {}, name), ' ', shown(value)))),
     returns(steps),
     measured(steps.measured),
     checkpoints(steps.checkpoints),

@@ -1,0 +1,44 @@
+"""A local run's settings beside the paper's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from orchestry.report.paper import differences
+from orchestry.report.runs import read_experiments
+
+
+def settings(folder: Path, **changes: object) -> str:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
+    return differences(read_experiments([folder]))
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    found = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|"))
+    return {cells[0].partition(" (")[0]: cells[1:] for cells in found}
+
+
+def test_each_setting_is_the_same_or_differs(folder: Path) -> None:
+    learn = {"baseline": "critic", "discount": 1.0, "learning_rate": 2e-5}
+    sampling = {"temperature": 0.6, "max_tokens": 64}
+    text = settings(
+        folder, backend="local", task="code_collaboration", learn=learn, sampling=sampling
+    )
+    found = rows(text)
+    assert found["an action is compared with"] == ["mean", "critic", "differs"]
+    assert found["discount"] == ["1.0", "1.0", "same"]
+    assert found["learning rate"] == ["2e-05", "2e-05", "same"]
+    assert found["temperature"] == ["0.6", "0.6", "same"]
+    assert found["longest answer, tokens"] == ["256", "64", "differs"]
+    assert found["turns of each agent"] == ["2", "1", "differs"]
+    assert found["pass&#64;1"][1].startswith("not measured")
+    assert "arXiv 2508.04652" in text
+
+
+def test_other_tasks_have_the_algorithm_alone_and_other_backends_nothing(folder: Path) -> None:
+    assert "discount" in (found := rows(settings(folder, backend="local")))
+    assert "temperature" not in found
+    assert settings(folder, backend="api") == ""
