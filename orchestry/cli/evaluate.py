@@ -25,6 +25,7 @@ from orchestry.cli.options import (
     Trusted,
     Verbose,
     option,
+    task_names,
     trusting,
     which_update,
 )
@@ -79,9 +80,28 @@ _Sets = Annotated[
     list[str] | None,
     option(
         EVALUATION,
-        "Backend ppo: another game, such as options.scenario=hard; may be repeated.",
+        "Other options of the task, such as options.bank=arxiv (backend ppo: of the game); may be "
+        "repeated.",
         "--set",
         metavar="A.B=C",
+    ),
+]
+_Task = Annotated[
+    str | None,
+    option(
+        EVALUATION,
+        "Another task, played with what the run learned. Roles are matched by name.",
+        metavar="NAME",
+        autocompletion=task_names,
+    ),
+]
+_Map = Annotated[
+    list[str] | None,
+    option(
+        EVALUATION,
+        "There, the run's agent A plays the role B; may be repeated.",
+        "--map",
+        metavar="A=B",
     ),
 ]
 _Against = Annotated[
@@ -100,6 +120,8 @@ def _command(
     run: RunFolder,
     split: Annotated[Split, option(EVALUATION, "Problems of this split.")] = "test",
     update: _Update = None,
+    task: _Task = None,
+    maps: _Map = None,
     sets: _Sets = None,
     against: _Against = None,
     samples: Samples = None,
@@ -121,6 +143,10 @@ def _command(
     stopped. A team that learned is compared with the untrained team (update 0), on the same
     problems and seeds, within the same `--budget`.
 
+    With `--task` the team plays another task's problems: its behaviours go into the prompts, and
+    its adapters answer, for the roles of the agents' own names or those of `--map`. Roles that
+    nobody plays stay untrained. `--task-path` says where both tasks are, if they moved.
+
     Policies of backend ppo play new games. Each evaluation is a line of
     `RUN/evaluations/games.jsonl`, and `orchestry report` shows it.
     """
@@ -139,15 +165,22 @@ def _command(
             "on": on,
         }
         other |= {f"--{name}": value is not None for name, value in given.items()}
+        if task or maps:
+            raise ConfigError(
+                f"{run} is a run of backend ppo, whose policies read the numbers of one game, and "
+                "another task has others: leave out --task and --map; --set options.NAME=... plays "
+                "other settings of that game"
+            )
         changes = _changes(run, [name for name in other if other[name]], sets, task_path)
         many = GAMES if episodes is None else episodes
         return _games(learned, changes, against or [], many, trust, verbose, as_json)
-    if sets or against:
-        raise ConfigError("--set and --against are for runs of backend ppo")
+    if against:
+        raise ConfigError("--against is for runs of backend ppo")
     began = None
     how = How(split=split, samples=samples, episodes=episodes, patience_s=patience)
     how["update"], how["trust"] = which_update(update), trusting(trust)
     how["task_path"], how["executor"] = task_path or (), on or "local"
+    how["task"], how["roles"], how["changes"] = task, _roles(maps or []), settings_of(sets or [])
     with watching(verbose=verbose) as how["observer"]:
         if compare:
             found, began = compared(run, budget, **how)
@@ -156,6 +189,18 @@ def _command(
     if began is None:
         return finish_run(found, show_best=show_best, as_json=as_json)
     return _beside(found, began, show_best=show_best, as_json=as_json)
+
+
+def _roles(maps: Sequence[str]) -> dict[str, str]:
+    """By role, the agent that plays it. Raises ConfigError for a role that two are to play."""
+    found = dict[str, str]()
+    for text in maps:
+        agent, _, role = text.partition("=")
+        if not agent or not role:
+            raise ConfigError(f"--map: '{text}' is not A=B: give the run's agent, then the role")
+        if found.setdefault(role, agent) != agent:
+            raise ConfigError(f"--map: {found[role]} and {agent} can't both play {role}")
+    return found
 
 
 # --- games as arrays ------------------------------------------------------------------------------
