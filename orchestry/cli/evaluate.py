@@ -145,7 +145,7 @@ def _command(
 
     With `--task` the team plays another task's problems: its behaviours go into the prompts, and
     its adapters answer, for the roles of the agents' own names or those of `--map`. Roles that
-    nobody plays stay untrained. `--task-path` says where both tasks are, if they moved.
+    nobody plays stay untrained. `--set` takes that task's options, weights and sampling.
 
     Policies of backend ppo play new games. Each evaluation is a line of
     `RUN/evaluations/games.jsonl`, and `orchestry report` shows it.
