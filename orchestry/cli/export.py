@@ -110,7 +110,7 @@ def _command(
         note=Notes(console(stderr=True)),
         task_path=task_path or (),
         trust=trusting(trust),
-        **{key: value for key, value in flags.items() if value is not None},
+        **cast("Any", {key: value for key, value in flags.items() if value is not None}),
     )
     typer.echo(json.dumps(_as_json(run, found, merge)) if as_json else _in_words(found, merge))
 

@@ -83,8 +83,8 @@ class Elsewhere:
     def _agent(self, role: str, agent: str | None) -> dict[str, Any]:
         """The settings of a role: those of the agent that plays it."""
         own = self.own.plain().get("agents", {}).get(role if agent == SHARED else agent, {})
-        if self.same and agent in (role, SHARED):
-            return dict(own)
+        if self.same and agent in (role, SHARED, None):
+            return dict(self.own.plain().get("agents", {}).get(role, {}))
         return {key: own[key] for key in _KEPT if key in own}
 
     def _with_weights(self, plain: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +116,8 @@ class Elsewhere:
     @property
     def said(self) -> str:
         """Who plays what."""
+        if SHARED in self.how.roles.values():
+            return f"{self.how.task}: the one adapter of all agents plays every role"
         parts = [
             f"{role} is played by {agent}" if agent else f"{role} plays untrained"
             for role, agent in self.how.roles.items()
@@ -142,6 +144,7 @@ def elsewhere(
     _check(own, changes)
     options = merge(own.options if name == own.task else {}, changes.get("options", {}))
     known = [spec.role for spec in load_task(name, own.task_path, options=options).agents]
+    known = [*own.team] if own.team and name == own.task else known
     found = _roles(agents_of(source, own), known, roles or {}, name, shared=own.learn.shared)
     if not any(found.values()):
         raise ConfigError(
@@ -149,7 +152,9 @@ def elsewhere(
             f"such as --map {_first(agents_of(source, own))}={known[0]} (it learned "
             f"{', '.join(agents_of(source, own))}; {name} has {', '.join(known)})"
         )
-    return Elsewhere(source, own, Transfer(task=name, roles=found, changes=changes))
+    plain = {"task": name, "roles": found, "changes": changes}  # as it is read back
+    how = Transfer.model_validate_json(json.dumps(plain, default=str))
+    return Elsewhere(source, own, how)
 
 
 def _first(agents: Iterable[str]) -> str:

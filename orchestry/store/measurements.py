@@ -113,8 +113,8 @@ class Measurement:
         if (match := _NAME.fullmatch(name)) is None:
             return None
         numbers = {key: int(match[key]) for key in ("update", "samples") if match[key]}
-        names = {key: match[key] for key in ("split", "baseline", "task", "how")}
-        return cls(**names, **numbers)
+        split, baseline, how, task = match.group("split", "baseline", "how", "task")
+        return cls(split=split, baseline=baseline, how=how, task=task, **numbers)
 
 
 def evaluation_folders(run: Path) -> Iterator[tuple[Path, Measurement]]:

@@ -20,6 +20,7 @@ from orchestry.report.runs import read_experiments
 from orchestry.store.journal import Opened, Reserved
 from orchestry.store.measurements import last_evaluation, transfer_of
 from orchestry.store.run import Run
+from tests.engine.test_agents import TASK as OPEN
 from tests.engine.test_learning import PLUS, model
 from tests.engine.test_learning import config as learning
 from tests.engine.test_run import config, kill_at
@@ -115,6 +116,20 @@ def test_its_own_task_takes_other_options_and_keeps_its_prompts(tmp_path: Path) 
     elsewhere = evaluate(run, task="words", roles={"writer": "author"})
     assert "Be brief." not in prompts(elsewhere)["writer"]
     assert elsewhere.config["options"] == {}
+
+
+def test_a_team_of_its_own_roles_plays_its_task_with_other_settings(tmp_path: Path) -> None:
+    """A task with open roles; settings that JSON has in another form are played once too."""
+    (tmp_path / "tasks" / "open").mkdir(parents=True)
+    (tmp_path / "tasks" / "open" / "task.py").write_text(OPEN)
+    team = "agents=[{role: writer}, {role: second, goal: Help.}]"
+    asked = config("task=open", f"task_path=[{tmp_path / 'tasks'}]", team, "episodes=1")
+    run = orchestry.train(asked, tmp_path / "run")
+    how: dict[str, Any] = {"changes": {"sampling": {"stop": ("END",)}}, "episodes": 1, "samples": 1}
+    found = evaluate(run, **how)
+    assert {*prompts(found)} == {"writer", "second"}
+    assert found.config["sampling"]["stop"] == ["END"]
+    assert calls(evaluate(run, **how)) == calls(found)
 
 
 @pytest.mark.parametrize(

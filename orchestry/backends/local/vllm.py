@@ -96,7 +96,7 @@ class VllmSampler:
         own = names or self._adapters.folders
         paths = [None if name is None else folder.absolute() / name for name in own]
         self._stale |= set(self._folders)
-        self._names = [path and _name(path) for path in paths]
+        self._names = [None if path is None else _name(path) for path in paths]
         self._folders = {_name(path): path for path in paths if path is not None}
         self._stale -= set(self._folders)
 

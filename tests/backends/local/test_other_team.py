@@ -124,6 +124,16 @@ def test_the_copy_that_a_run_starts_with_holds_what_the_roles_took(
     assert all(not tensor.any() for key, tensor in fresh.items() if "lora_B" in key)
 
 
+def test_one_adapter_of_all_agents_plays_every_role(model: str, both: Path, tmp_path: Path) -> None:
+    sets = ("learn.shared=true", "episodes=4")
+    run = orchestry.train(resolve([], [*settings(model, both), *sets]), tmp_path / "run")
+    found = evaluate(run, task="glyphs", episodes=1)
+    assert (found.config["learn"]["roles"], found.config["learn"]["shared"]) == (None, True)
+    assert {turn.agent for one in found.episodes for turn in turns(one)} == {*ROLES}
+    with pytest.raises(ConfigError, match="one adapter plays every role"):
+        evaluate(run, task="glyphs", roles={"up": "left"})
+
+
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
