@@ -157,38 +157,35 @@ def _command(
 
     if (learned := load_run(run)).neural:
         other = {"--split": split != "test", "--no-compare": not compare, "--show-best": show_best}
-        given = {
-            "update": update,
-            "samples": samples,
-            "budget": budget,
-            "patience": patience,
-            "on": on,
-        }
-        other |= {f"--{name}": value is not None for name, value in given.items()}
-        if task or maps:
-            raise ConfigError(
-                f"{run} is a run of backend ppo, whose policies read the numbers of one game, and "
-                "another task has others: leave out --task and --map; --set options.NAME=... plays "
-                "other settings of that game"
-            )
+        given = {"--update": update, "--samples": samples, "--budget": budget, "--on": on}
+        other |= {name: value is not None for name, value in given.items()}
+        other["--patience"] = patience is not None
+        _refuse_task(run, task, maps)
         changes = _changes(run, [name for name in other if other[name]], sets, task_path)
         many = GAMES if episodes is None else episodes
         return _games(learned, changes, against or [], many, trust, verbose, as_json)
     if against:
         raise ConfigError("--against is for runs of backend ppo")
-    began = None
     how = How(split=split, samples=samples, episodes=episodes, patience_s=patience)
     how["update"], how["trust"] = which_update(update), trusting(trust)
     how["task_path"], how["executor"] = task_path or (), on or "local"
     how["task"], how["roles"], how["changes"] = task, _roles(maps or []), settings_of(sets or [])
     with watching(verbose=verbose) as how["observer"]:
-        if compare:
-            found, began = compared(run, budget, **how)
-        else:
-            found = evaluate(run, budget_usd=budget, **how)
+        alone = None if compare else evaluate(run, budget_usd=budget, **how)
+        found, began = (alone, None) if alone else compared(run, budget, **how)
     if began is None:
         return finish_run(found, show_best=show_best, as_json=as_json)
     return _beside(found, began, show_best=show_best, as_json=as_json)
+
+
+def _refuse_task(run: Path, task: str | None, maps: Sequence[str] | None) -> None:
+    """Raises ConfigError for another task, of a run of backend ppo."""
+    if task or maps:
+        raise ConfigError(
+            f"{run} is a run of backend ppo, whose policies read the numbers of one game, and "
+            "another task has others: leave out --task and --map; --set options.NAME=... plays "
+            "other settings of that game"
+        )
 
 
 def _roles(maps: Sequence[str]) -> dict[str, str]:

@@ -86,11 +86,7 @@ def evaluate(
     folder = source.folder / EVALUATIONS / stage.name
     left = partial(as_left, source, own, update=update)
     plain = other.plain(left, folder, note) if other else left(folder)
-    here: dict[str, Any] = {"executor": executor, "ranks": 1}
-    if patience_s is not None:
-        here["retry"] = {"patience_s": patience_s}
-    if seed is not None:
-        here["seed"] = seed
+    here = _here(executor, patience_s, seed)
     config = held_out_config(merge(plain, here), split, budget_usd, samples, episodes)
     note(_whom(source, learned))
     plan = prepare(config, note, held_out=True)
@@ -98,6 +94,14 @@ def evaluate(
         note(other.said)
         other.write(folder)
     return play_measurement(plan, folder, watch)
+
+
+def _here(executor: str, patience_s: float | None, seed: int | None) -> dict[str, Any]:
+    """How and where this evaluation is played, nested like the config."""
+    found: dict[str, Any] = {"executor": executor, "ranks": 1}
+    if patience_s is not None:
+        found["retry"] = {"patience_s": patience_s}
+    return found if seed is None else {**found, "seed": seed}
 
 
 def as_left(run: Run, config: RunConfig, folder: Path, update: Which = None) -> dict[str, Any]:
