@@ -336,6 +336,23 @@ class Library(Frozen):
         )
         return Library(task=task, model=model, behaviors=moved)
 
+    def carried(self, task: str, roles: Mapping[str, str | None]) -> Library:
+        """The accepted behaviours in the prompts of another task's team, untested there: `roles`
+        has, by role, the agent whose behaviours it gets (None: none). Their evidence is dropped."""
+        moved = tuple(
+            Behavior(
+                agent=role,
+                kind=b.kind,
+                text=b.text,
+                why=b.why,
+                status="accepted",
+                note=f"accepted for {agent} on {self.task} with {self.model}; not tested here",
+            )
+            for role, agent in roles.items()
+            for b in (self.accepted(agent) if agent else ())
+        )
+        return Library(task=task, model=self.model, behaviors=moved)
+
     def _with(self, behaviors: tuple[Behavior, ...]) -> Library:
         return Library(task=self.task, model=self.model, update=self.update, behaviors=behaviors)
 

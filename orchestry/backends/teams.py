@@ -26,7 +26,7 @@ from orchestry.task.base import BaseTask
 
 _TAKEN = ("task", "options", "weights", "baseline", "sampling", "agents", "learn")
 """What a run's team plays with, unless the config says otherwise."""
-_LEFT = {"learn": ("from", "vllm_url"), "agents": ("model", "provider", "frozen")}
+_LEFT = {"learn": ("from", "roles", "vllm_url"), "agents": ("model", "provider", "frozen")}
 """Of these sections, the keys that say where the weights come from and who draws."""
 
 
@@ -132,7 +132,9 @@ class TrainedBackend(ApiBackend):
         agents = [spec.role for spec in task.agents]
         own = {role for role, agent in config.agents.items() if agent.provider}
         roles = [role for role in agents if role not in own]
-        if lacking := team.lacks(roles):
+        if lacking := team.lacks(
+            [role for role in roles if role not in (config.learn.roles or {})]
+        ):
             raise ConfigError(
                 f"provider local: {team.folder} has adapters of {', '.join(team.adapters)}, and "
                 f"none of {', '.join(lacking)} of task {task.name}: give a team with these agents, "

@@ -25,6 +25,7 @@ from orchestry.cli.options import (
     Trusted,
     Verbose,
     option,
+    task_names,
     trusting,
     which_update,
 )
@@ -79,9 +80,28 @@ _Sets = Annotated[
     list[str] | None,
     option(
         EVALUATION,
-        "Backend ppo: another game, such as options.scenario=hard; may be repeated.",
+        "Other options of the task, such as options.bank=arxiv (backend ppo: of the game); may be "
+        "repeated.",
         "--set",
         metavar="A.B=C",
+    ),
+]
+_Task = Annotated[
+    str | None,
+    option(
+        EVALUATION,
+        "Another task, played with what the run learned. Roles are matched by name.",
+        metavar="NAME",
+        autocompletion=task_names,
+    ),
+]
+_Map = Annotated[
+    list[str] | None,
+    option(
+        EVALUATION,
+        "There, the run's agent A plays the role B; may be repeated.",
+        "--map",
+        metavar="A=B",
     ),
 ]
 _Against = Annotated[
@@ -100,6 +120,8 @@ def _command(
     run: RunFolder,
     split: Annotated[Split, option(EVALUATION, "Problems of this split.")] = "test",
     update: _Update = None,
+    task: _Task = None,
+    maps: _Map = None,
     sets: _Sets = None,
     against: _Against = None,
     samples: Samples = None,
@@ -121,6 +143,10 @@ def _command(
     stopped. A team that learned is compared with the untrained team (update 0), on the same
     problems and seeds, within the same `--budget`.
 
+    With `--task` the team plays another task's problems: its behaviours go into the prompts, and
+    its adapters answer, for the roles of the agents' own names or those of `--map`. Roles that
+    nobody plays stay untrained. `--set` takes that task's options, weights and sampling.
+
     Policies of backend ppo play new games. Each evaluation is a line of
     `RUN/evaluations/games.jsonl`, and `orchestry report` shows it.
     """
@@ -131,31 +157,47 @@ def _command(
 
     if (learned := load_run(run)).neural:
         other = {"--split": split != "test", "--no-compare": not compare, "--show-best": show_best}
-        given = {
-            "update": update,
-            "samples": samples,
-            "budget": budget,
-            "patience": patience,
-            "on": on,
-        }
-        other |= {f"--{name}": value is not None for name, value in given.items()}
+        given = {"--update": update, "--samples": samples, "--budget": budget, "--on": on}
+        other |= {name: value is not None for name, value in given.items()}
+        other["--patience"] = patience is not None
+        _refuse_task(run, task, maps)
         changes = _changes(run, [name for name in other if other[name]], sets, task_path)
         many = GAMES if episodes is None else episodes
         return _games(learned, changes, against or [], many, trust, verbose, as_json)
-    if sets or against:
-        raise ConfigError("--set and --against are for runs of backend ppo")
-    began = None
+    if against:
+        raise ConfigError("--against is for runs of backend ppo")
     how = How(split=split, samples=samples, episodes=episodes, patience_s=patience)
     how["update"], how["trust"] = which_update(update), trusting(trust)
     how["task_path"], how["executor"] = task_path or (), on or "local"
+    how["task"], how["roles"], how["changes"] = task, _roles(maps or []), settings_of(sets or [])
     with watching(verbose=verbose) as how["observer"]:
-        if compare:
-            found, began = compared(run, budget, **how)
-        else:
-            found = evaluate(run, budget_usd=budget, **how)
+        alone = None if compare else evaluate(run, budget_usd=budget, **how)
+        found, began = (alone, None) if alone else compared(run, budget, **how)
     if began is None:
         return finish_run(found, show_best=show_best, as_json=as_json)
     return _beside(found, began, show_best=show_best, as_json=as_json)
+
+
+def _refuse_task(run: Path, task: str | None, maps: Sequence[str] | None) -> None:
+    """Raises ConfigError for another task, of a run of backend ppo."""
+    if task or maps:
+        raise ConfigError(
+            f"{run} is a run of backend ppo, whose policies read the numbers of one game, and "
+            "another task has others: leave out --task and --map; --set options.NAME=... plays "
+            "other settings of that game"
+        )
+
+
+def _roles(maps: Sequence[str]) -> dict[str, str]:
+    """By role, the agent that plays it. Raises ConfigError for a role that two are to play."""
+    found = dict[str, str]()
+    for text in maps:
+        agent, _, role = text.partition("=")
+        if not agent or not role:
+            raise ConfigError(f"--map: '{text}' is not A=B: give the run's agent, then the role")
+        if found.setdefault(role, agent) != agent:
+            raise ConfigError(f"--map: {found[role]} and {agent} can't both play {role}")
+    return found
 
 
 # --- games as arrays ------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, cast
 
 import typer
 
@@ -23,11 +24,14 @@ from orchestry.cli.options import (
     trusting,
     which_update,
 )
+from orchestry.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orchestry.engine.chats import Chats
+    from orchestry.engine.chats import Chats, Form
     from orchestry.engine.export import Exported
     from orchestry.engine.prompts import Prompts
+    from orchestry.engine.trust import Trust
+    from orchestry.store.checkpoints import Which
 
 
 LEARNED = "What was learned"
@@ -97,29 +101,59 @@ def _command(
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
 
-    note, chosen = Notes(console(stderr=True)), which_update(update)
-    common: dict[str, Any] = {"note": note, "task_path": task_path or (), "trust": trusting(trust)}
-    how = {key: value for key, value in flags.items() if value is not None}
-    if form := how.pop("form", None):
-        _refuse(merge=merge, agent=agents, update=update)
-        if form == "inspect":
-            typer.echo(_logged(run, out, how, as_json=as_json))
-            return
-        typer.echo(_chats(run, out, {"form": form, **how, **common}, as_json=as_json))
-        return
-    if how:
+    found = exported(
+        run,
+        out,
+        merge=merge,
+        agents=agents or (),
+        update=which_update(update),
+        note=Notes(console(stderr=True)),
+        task_path=task_path or (),
+        trust=trusting(trust),
+        **cast("Any", {key: value for key, value in flags.items() if value is not None}),
+    )
+    typer.echo(json.dumps(_as_json(run, found, merge)) if as_json else _in_words(found, merge))
+
+
+def exported(
+    run: Path,
+    out: Path | None,
+    *,
+    merge: bool,
+    agents: Sequence[str],
+    update: Which,
+    note: Callable[[str], None],
+    task_path: Sequence[Path] = (),
+    trust: Trust = False,
+    form: str | None = None,
+    **how: Any,
+) -> Exported | Prompts | Chats | Path:
+    """What is asked for: weights, prompts, chats, or the file of an eval log. `how`: which answers,
+    for chats. Raises ConfigError for options that do not go together."""
+    common: dict[str, Any] = {"note": note, "task_path": task_path, "trust": trust}
+    if form is None and how:
         name = next(iter(how)).replace("_", "-")
-        raise typer.BadParameter(f"--{name} chooses answers: add --as openai or --as hf")
+        raise ConfigError(f"--{name} chooses answers: add --as openai or --as hf (in Python form)")
+    if form is not None:
+        _refuse(merge=merge, agent=agents, update=update)
+    if form == "inspect":
+        return _logged(run, out, how)
+    if form is not None:
+        from orchestry.engine.chats import export_chats
+
+        return export_chats(run, out, cast("Form", form), **how, **common)
     if _learns_prompts(run) and not (merge or agents):
         from orchestry.engine.prompts import export_prompts
 
-        team = export_prompts(run, out, update=chosen, **common)
-        typer.echo(json.dumps(_plain_team(run, team)) if as_json else _told_team(team))
-        return
+        return export_prompts(run, out, update=update, **common)
     from orchestry.engine.export import export
 
-    found = export(run, out, merge=merge, agents=agents or (), update=chosen, note=note)
-    typer.echo(json.dumps(_plain(run, found, merge)) if as_json else _told(found, merge))
+    return export(run, out, merge=merge, agents=agents, update=update, note=note)
+
+
+def folder_of(found: Exported | Prompts | Chats | Path) -> Path:
+    """Where an export lies."""
+    return found if isinstance(found, Path) else found.folder
 
 
 def _learns_prompts(run: Path) -> bool:
@@ -128,29 +162,41 @@ def _learns_prompts(run: Path) -> bool:
     return load_run(run).config.get("backend") == "api"
 
 
-def _logged(run: Path, out: Path | None, how: dict[str, Any], *, as_json: bool) -> str:
+def _logged(run: Path, out: Path | None, how: dict[str, Any]) -> Path:
     from orchestry.bridges.inspect_log import to_inspect
 
     if how:
         name = next(iter(how)).replace("_", "-")
-        raise typer.BadParameter(f"an eval log has all answers: leave out --{name}")
-    file = to_inspect(run, out and out / "inspect.eval")
-    if as_json:
-        return json.dumps({"run_dir": str(run), "file": str(file)})
-    return f"eval log {file}; `inspect view start --log-dir {file.parent}` shows it"
-
-
-def _chats(run: Path, out: Path | None, how: dict[str, Any], *, as_json: bool) -> str:
-    from orchestry.engine.chats import export_chats
-
-    done = export_chats(run, out, **how)
-    return json.dumps(_plain_chats(run, done)) if as_json else _told_chats(done)
+        raise ConfigError(f"an eval log has all answers: leave out --{name}")
+    return to_inspect(run, out and out / "inspect.eval")
 
 
 def _refuse(**given: object) -> None:
     for name, value in given.items():
         if value:
-            raise typer.BadParameter(f"--as writes what the agents said: leave out --{name}")
+            raise ConfigError(f"--as writes what the agents said: leave out --{name}")
+
+
+def _as_json(run: Path, found: Exported | Prompts | Chats | Path, merged: bool) -> dict[str, Any]:
+    from orchestry.engine.chats import Chats
+    from orchestry.engine.prompts import Prompts
+
+    if isinstance(found, Path):
+        return {"run_dir": str(run), "file": str(found)}
+    if isinstance(found, Chats):
+        return _plain_chats(run, found)
+    return _plain_team(run, found) if isinstance(found, Prompts) else _plain(run, found, merged)
+
+
+def _in_words(found: Exported | Prompts | Chats | Path, merged: bool) -> str:
+    from orchestry.engine.chats import Chats
+    from orchestry.engine.prompts import Prompts
+
+    if isinstance(found, Path):
+        return f"eval log {found}; `inspect view start --log-dir {found.parent}` shows it"
+    if isinstance(found, Chats):
+        return _told_chats(found)
+    return _told_team(found) if isinstance(found, Prompts) else _told(found, merged)
 
 
 def _plain_chats(run: Path, found: Chats) -> dict[str, Any]:

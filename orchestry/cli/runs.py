@@ -11,7 +11,7 @@ from functools import wraps
 from html import escape
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 from urllib.parse import quote
 
 from orchestry.cli.report import written
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from orchestry.engine.ask import Answer
+    from orchestry.engine.distil import Distilled
+    from orchestry.engine.examples import How
     from orchestry.engine.session import Observer
     from orchestry.engine.trust import Trust
     from orchestry.report.measures import Measures
     from orchestry.report.stats import Interval
+    from orchestry.report.sweep import Found
     from orchestry.store.checkpoints import Which
     from orchestry.task.vector import Script
 
@@ -58,10 +61,10 @@ def watched(play: Callable[_P, R]) -> Callable[_P, R]:
 
 
 class Run(store.Run):
-    """A run directory: read when asked, resumed, measured and reported.
+    """A run directory: read when asked, resumed, measured, reported and learned from.
 
-    `resume`, `baselines` and `ask` show a live line on stderr, unless `observer` is given;
-    None shows nothing.
+    `resume`, `baselines`, `evaluate`, `ask`, `distil` and `export` say on stderr what they do,
+    unless `observer` is given; None shows nothing.
     """
 
     @watched
@@ -159,6 +162,141 @@ class Run(store.Run):
             observer=observer,
             trust=trust,
         )
+
+    @watched
+    def evaluate(
+        self,
+        split: Split = "test",
+        update: Which = None,
+        samples: int | None = None,
+        episodes: int | None = None,
+        budget_usd: float | None = None,
+        observer: Observer | None = None,
+        *,
+        task: str | None = None,
+        roles: Mapping[str, str] | None = None,
+        changes: Mapping[str, Any] | None = None,
+        trust: Trust = False,
+    ) -> Run:
+        """Plays each problem of a held-out split once; results are stored in the run.
+
+        `update`: the team after that update (0: untrained), or the `best` on dev; None: after the
+        last. `samples`: so many trajectories per problem instead of the search. `episodes`: only
+        the first problems. `budget_usd`: the cap; None keeps the run's. `task`: another task,
+        played with what this run learned; `roles`: by role of that task, this run's agent that
+        plays it (others by name, or untrained); `changes`: that task's own settings, such as
+        `{"options": {"bank": "arxiv"}}`. A second call goes on, or returns its results. Two of
+        these are compared by `gain`. Raises ConfigError for an update, task, role or agent that
+        does not exist, and for a run of backend ppo.
+        """
+        from orchestry.engine.evaluate import evaluate
+
+        return with_methods(
+            evaluate(
+                self,
+                split,
+                budget_usd,
+                observer,
+                update,
+                samples,
+                episodes,
+                task=task,
+                roles=roles,
+                changes=changes,
+                trust=trust,
+            )
+        )
+
+    @watched
+    def distil(
+        self,
+        into: str | Path | None = None,
+        others: Sequence[store.Run | str | Path] = (),
+        config: Mapping[str, Any] | None = None,
+        observer: Observer | None = None,
+        *,
+        trust: Trust = False,
+        **how: Unpack[How],
+    ) -> Distilled:
+        """Fine-tunes a local team on the best answers of this run and `others`, as
+        `orchestry distil` does.
+
+        `into`: a new folder; None: `runs/TASK--distil--TIME--ID`. `config`: settings of the team,
+        nested like a run's, such as `{"learn": {"rank": 8}}`. `how`: which answers and how they are
+        learned, the command's flags: `method`, `gold`, `by`, `top`, `min_reward`, `epochs` and so
+        on. `load_run(found.run)` is the team as a run; `found.held_out` has each agent's loss in
+        nats per token before and after. Raises ConfigError for runs that can't be learned from,
+        before anything is learned.
+        """
+        from orchestry.engine.distil import distil
+        from orchestry.engine.session import Silent
+
+        note = (observer or Silent()).note
+        return distil([self, *others], into, config=config, note=note, trust=trust, **how)
+
+    @watched
+    def export(
+        self,
+        folder: str | Path | None = None,
+        merge: bool = False,
+        agents: Sequence[str] = (),
+        update: Which = None,
+        form: Literal["openai", "hf", "inspect"] | None = None,
+        observer: Observer | None = None,
+        *,
+        trust: Trust = False,
+        **how: Unpack[How],
+    ) -> Path:
+        """Writes what the team learned for use elsewhere, as `orchestry export` does; returns the
+        folder, of an eval log the file.
+
+        `folder`: a new one; None: in the run's `export`. Of backend local one adapter per agent,
+        with `merge` whole models, of `agents` only; of backend api the prompts. `update` as in
+        `evaluate`. `form`: the best answers as chats instead, chosen by `how` as in `distil`, or
+        all trajectories as an eval log. Raises ConfigError for options that do not go together.
+        """
+        from orchestry.cli.export import exported, folder_of
+        from orchestry.engine.session import Silent
+
+        found = exported(
+            self.folder,
+            None if folder is None else Path(folder),
+            merge=merge,
+            agents=agents,
+            update=update,
+            note=(observer or Silent()).note,
+            trust=trust,
+            form=form,
+            **how,
+        )
+        return folder_of(found)
+
+    def sweep(
+        self,
+        keys: Mapping[str, Any],
+        folder: str | Path | None = None,
+        *,
+        trust: bool = False,
+        **how: Any,
+    ) -> Found:
+        """Searches settings with Optuna, as `orchestry sweep` does: each trial is a run with this
+        run's config and other values of `keys`.
+
+        `keys`: config keys and what is tried for them, such as `{"learn.learning_rate": {"low":
+        1e-4, "high": 1e-3, "log": True}, "learn.group_size": [4, 8]}`. `folder`: the sweep's; None:
+        `sweeps/NAME` of the run's folder. `how`: the other keys of a sweep's file: `trials`,
+        `seeds`, `measure`, `confirm`, `budget_usd` (of all of it, 5 dollars unless told) and so on.
+        A second call goes on. `found.whole` has the trials with a value, the best first; its folder
+        has best.yaml and a report. Raises ConfigError for keys that can't be tried, and without
+        Optuna; OrchestryError if three trials in a row fail.
+        """
+        from orchestry.cli.sweep import swept
+        from orchestry.core.sweep import sweep_of
+        from orchestry.engine.sweep import as_trials
+
+        raw = {"run": as_trials(self), "keys": keys, **how}
+        place = Path("sweeps") / self.folder.name if folder is None else Path(folder)
+        return swept(sweep_of(raw, "the sweep"), place, self.folder, trust)
 
     def report(self, *others: store.Run | str | Path, out: str | Path | None = None) -> Path:
         """Writes what `orchestry report` writes; returns the path of RESULTS.md.

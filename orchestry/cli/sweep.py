@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,12 @@ import typer
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import BUDGET, ON, OUTPUT, RUN, Json, Trusted, option, trusting
+from orchestry.core.errors import OrchestryError
 
 if TYPE_CHECKING:
     from orchestry.core.sweep import SweepConfig
+    from orchestry.engine.trust import Trust
+    from orchestry.report.sweep import Found
 
 _GiveUp = Annotated[
     str | None,
@@ -60,36 +64,58 @@ def _command(
     `orchestry run --config`.
     """
     import shlex
-    from functools import partial
     from itertools import chain
 
-    from orchestry.cli.console import say
-    from orchestry.cli.screen import console
     from orchestry.cli.show import EXIT_CODES
     from orchestry.core.sweep import read_sweep
-    from orchestry.engine.sweep import Sweep
 
     given = {"trials": trials, "budget_usd": budget, "executor": on}
     config = read_sweep(file, {key: value for key, value in given.items() if value is not None})
-    _check(config, file, trust, budget)
+    _check(config, file, trusting(trust), budget)
     _check_servers(config, file, trust, on)
     place = folder or Path("sweeps") / file.stem
-    note = partial(say, console(stderr=True))
-    reason = Sweep(config, place, note, trust=trust, confirmed=True, give_up=give_up).play()
     options = {"--dir": folder, "--trials": trials, "--budget": budget, "--on": on}
     typed = [("--config", str(file))]
     typed += [(name, str(value)) for name, value in options.items() if value is not None]
     command = shlex.join(["orchestry", "sweep", *chain.from_iterable(typed)])
-    _report(place, command, reason, as_json)
+    reason, found, paths = _swept(config, place, command, trust=trust, give_up=give_up)
+    _report(place, reason, found, paths, as_json)
     return EXIT_CODES[reason]
 
 
-def _report(place: Path, command: str, reason: str, as_json: bool) -> None:
-    """Writes the report, and shows what came out."""
-    from orchestry.report.sweep import read_sweep, sentences, write_report
+def swept(config: SweepConfig, place: Path, where: Path, trust: bool) -> Found:
+    """Plays a sweep that Python describes, or goes on with it, and writes its report. `where`: the
+    run whose config it has. Raises OrchestryError after trials that failed in a row."""
+    _check(config, where, trust, config.budget_usd)
+    command = f"orchestry.load_run({str(where)!r}).sweep(..., {str(place)!r})"
+    reason, found, _ = _swept(config, place, command, trust=trust)
+    if reason == "failed":
+        why = found.trials[-1]["why"] if found.trials else "no trial ended"
+        raise OrchestryError(f"the sweep in {place} was given up, since trials failed: {why}")
+    return found
 
+
+def _swept(
+    config: SweepConfig, place: Path, command: str, *, trust: bool, give_up: str | None = None
+) -> tuple[str, Found, list[Path]]:
+    """Plays it and writes its report: why it ended, what came out, and the report's files."""
+    from functools import partial
+
+    from orchestry.cli.console import say
+    from orchestry.cli.screen import console
+    from orchestry.engine.sweep import Sweep
+    from orchestry.report.sweep import read_sweep, write_report
+
+    note = partial(say, console(stderr=True))
+    reason = Sweep(config, place, note, trust=trust, confirmed=True, give_up=give_up).play()
     found = read_sweep(place)
-    paths = write_report(found, command)
+    return reason, found, write_report(found, command)
+
+
+def _report(place: Path, reason: str, found: Found, paths: Sequence[Path], as_json: bool) -> None:
+    """Shows what came out."""
+    from orchestry.report.sweep import sentences
+
     if as_json:
         best = found.whole[0] if found.whole else None
         plain = {"folder": str(place), "stopped": reason, "trials": len(found.trials), "best": best}
@@ -101,7 +127,7 @@ def _report(place: Path, command: str, reason: str, as_json: bool) -> None:
         typer.echo(str(path))
 
 
-def _check(config: SweepConfig, file: Path, trust: bool, budget: float | None) -> None:
+def _check(config: SweepConfig, file: Path, trust: Trust, budget: float | None) -> None:
     """Raises ConfigError if a trial would use other people's code or servers unconfirmed, or if the
     file's cap is above the default and not confirmed."""
     from orchestry.core.config import validate
@@ -112,7 +138,7 @@ def _check(config: SweepConfig, file: Path, trust: bool, budget: float | None) -
     cap = {"budget": {"usd": config.budget_usd}}
     for _, settings in corners(config):
         own = validate(merge(raw_config(config, settings), cap))
-        check_trust(own, file, trusting(trust), {} if budget is None else cap)
+        check_trust(own, file, trust, {} if budget is None else cap)
 
 
 def _check_servers(config: SweepConfig, file: Path, trust: bool, on: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -44,6 +45,10 @@ class LearnConfig(Frozen):
     """False: play without learning."""
     source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
     """Adapters to start from (`learn.from`): a checkpoint's folder. None: fresh ones."""
+    roles: Annotated[Mapping[str, str | None] | None, Mark.MEASURED] = None
+    """By agent: the agent of `learn.from` whose adapter it starts with, for a team with other
+    roles; null: a fresh one. Agents that are not named start with the adapter of their own name,
+    fresh where there is none. None: every agent must find one of its own name."""
     group_size: Annotated[int | None, BeforeValidator(unless_auto)] = Field(4, ge=1, le=64)
     """Trajectories per problem (G in the paper). The mean of their returns is the baseline. None or
     `auto`: `group_mean` on average, more where the problem's rewards differed before."""
@@ -263,6 +268,14 @@ class LearnConfig(Frozen):
             raise ValueError(
                 f"learn.importance_of={self.importance_of} weighs nothing without "
                 "learn.importance: set that, 2 for instance, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_roles_to_take_over(self) -> Self:
+        if self.roles and self.shared:
+            raise ValueError(
+                "learn.shared=true has one adapter for all agents: leave out learn.roles"
             )
         return self
 

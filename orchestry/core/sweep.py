@@ -213,10 +213,14 @@ def _refused(key: str) -> str:
 
 def read_sweep(path: Path, changes: Mapping[str, Any] | None = None) -> SweepConfig:
     """The sweep in a YAML file, with some keys changed; raises ConfigError."""
-    raw = {**read_config_file(path), **(changes or {})}
+    return sweep_of({**read_config_file(path), **(changes or {})}, str(path))
+
+
+def sweep_of(raw: Mapping[str, Any], where: str) -> SweepConfig:
+    """SweepConfig from plain data; raises ConfigError, which says `where` that stands."""
     refuse_secrets(raw, SweepConfig)
     try:
         return SweepConfig.model_validate(raw)
     except ValidationError as error:
         said = [explain_fault(fault, SweepConfig) for fault in error.errors()]
-        raise ConfigError(f"{path}: {'; '.join(said)}") from None
+        raise ConfigError(f"{where}: {'; '.join(said)}") from None

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Unpack
 
 from orchestry.backends.local.model import require_installed
+from orchestry.backends.local.weights import starting
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, PromptTooLong, StoreError, reason
 from orchestry.core.files import new_folder, to_json
@@ -128,7 +129,7 @@ def open_trainer(plan: Plan, settings: Settings, note: Callable[[str], None]) ->
     learn = plan.config.learn.model_copy(update=rate)
     found = Trainer(warm, learn, settings.epochs, plan.config.seed, note)
     if learn.source is not None:
-        found.start_from(learn.source)
+        found.start_from(learn.source, roles=starting(learn, [*team]))
     return found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -16,6 +17,7 @@ from orchestry.engine.changes import changed, names_base, names_players, players
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, run_plan
 from orchestry.engine.session import Observer, Silent
+from orchestry.engine.transfer import elsewhere
 from orchestry.engine.trust import Trust, of_run
 from orchestry.store.checkpoints import Which, chosen_update
 from orchestry.store.journal import Learned
@@ -47,6 +49,9 @@ def evaluate(
     task_path: Sequence[Path] = (),
     executor: str = "local",
     trust: Trust = False,
+    task: str | None = None,
+    roles: Mapping[str, str] | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> Run:
     """Plays each problem of a held-out split once, as the run would; results are stored in the run.
 
@@ -56,9 +61,12 @@ def evaluate(
     independent trajectories per problem instead of the search. `episodes`: only the first problems,
     in the run's order. `patience_s`: seconds to wait for a server that is away; None keeps the
     run's. `seed`: of problems and samples; None: the run's. `task_path`: the task's folder, if it
-    moved. `executor`: where programs are scored; the run's own may not be there any more. Problems
-    and seeds are the same for all teams. Raises ConfigError for an unknown update, and if the run
-    names other people's code or servers that are not trusted.
+    moved. `executor`: where programs are scored; the run's own may not be there any more. `task`:
+    another task, played with what the run learned. `roles`: by role of that task, the agent of the
+    run that plays it; others are played by the agent of their own name, or untrained. `changes`:
+    that task's own settings, nested like the config (`options`, `weights`, `sampling`). Problems
+    and seeds are the same for all teams. Raises ConfigError for an unknown update, for roles that
+    do not exist, and if the run names other people's code or servers that are not trusted.
     """
     source, watch = _source(run), observer or Silent()
     note = watch.note
@@ -72,16 +80,28 @@ def evaluate(
     # One folder per update of the team; a run that learned nothing has a single one.
     number = (learned.update if learned else 0) if chosen_update(source, None) else None
     stage = Measurement(split=split, update=number, samples=samples)
+    other = elsewhere(source, own, task, roles, changes)
+    if other is not None:
+        stage = replace(stage, task=other.how.task, how=other.how.how)
     folder = source.folder / EVALUATIONS / stage.name
-    changes: dict[str, Any] = {"executor": executor, "ranks": 1}
-    if patience_s is not None:
-        changes["retry"] = {"patience_s": patience_s}
-    if seed is not None:
-        changes["seed"] = seed
-    plain = merge(as_left(source, own, folder, update), changes)
-    config = held_out_config(plain, split, budget_usd, samples, episodes)
+    left = partial(as_left, source, own, update=update)
+    plain = other.plain(left, folder, note) if other else left(folder)
+    here = _here(executor, patience_s, seed)
+    config = held_out_config(merge(plain, here), split, budget_usd, samples, episodes)
     note(_whom(source, learned))
-    return play_measurement(prepare(config, note, held_out=True), folder, watch)
+    plan = prepare(config, note, held_out=True)
+    if other is not None:
+        note(other.said)
+        other.write(folder)
+    return play_measurement(plan, folder, watch)
+
+
+def _here(executor: str, patience_s: float | None, seed: int | None) -> dict[str, Any]:
+    """How and where this evaluation is played, nested like the config."""
+    found: dict[str, Any] = {"executor": executor, "ranks": 1}
+    if patience_s is not None:
+        found["retry"] = {"patience_s": patience_s}
+    return found if seed is None else {**found, "seed": seed}
 
 
 def as_left(run: Run, config: RunConfig, folder: Path, update: Which = None) -> dict[str, Any]:
@@ -103,6 +123,9 @@ class How(TypedDict, total=False):
     task_path: Sequence[Path]
     executor: str
     trust: Trust
+    task: str | None
+    roles: Mapping[str, str] | None
+    changes: Mapping[str, Any] | None
 
 
 def compared(
@@ -181,7 +204,7 @@ class Baselines:
         }
         samples: int | None = self.samples
         if self.config.backend == "local":
-            changes["learn"] = {"enabled": False, "from": None}
+            changes["learn"] = {"enabled": False, "from": None, "roles": None}
         elif name == "best_of_n" and self.config.search.strategy in ("beam", name):
             changes["search"], samples = {"strategy": name}, None
         plain = merge(self.config.plain(), changes)
@@ -250,7 +273,10 @@ def _compare(plan: Plan, folder: Path, watch: Observer) -> None:
     host = host_of(folder)
     if host is None:
         return
-    if found := changed(load_run(host).events, {**plan.digests, **plan.backend.digests()}):
+    before, now = load_run(host), plan.backend.digests()
+    if before.config.get("task") == plan.config.task:
+        now = {**plan.digests, **now}
+    if found := changed(before.events, now):
         watch.note(
             f"{worded(found)} changed since {host} was played: rewards of then and now are not to "
             "be compared"

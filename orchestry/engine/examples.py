@@ -44,7 +44,7 @@ FEWEST = 5
 _LEARN = (
     *("from", "rank", "alpha", "rslora", "targets", "dropout", "shared", "device", "dtype"),
     *("quantize", "threads", "micro_tokens", "gradient_checkpointing", "max_grad_norm"),
-    *("top_p", "top_k"),
+    *("top_p", "top_k", "roles"),
 )
 _TAKEN = (
     *("task", "task_path", "options", "weights", "seed", "provider", "sampling", "agents"),

@@ -268,7 +268,7 @@ def held_out(run: Run, update: int) -> dict[str, float]:
     one with the most samples."""
     found: dict[str, tuple[int, float]] = {}
     for place, stage in evaluation_folders(run.folder):
-        if stage.update != update or not (place / "summary.json").exists():
+        if stage.update != update or stage.task or not (place / "summary.json").exists():
             continue
         summary = Run(place).summary
         if summary.stopped == "done" and summary.mean_trajectory_reward is not None:

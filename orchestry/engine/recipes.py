@@ -397,6 +397,10 @@ def _refuse_backend(config: RunConfig) -> None:
     """Raises ConfigError for a setting that a new recipe would ignore."""
     if "backend" in config.model_fields_set:
         raise ConfigError("each step of a recipe has its own backend: leave out --backend")
+    if config.learn.roles:
+        raise ConfigError(
+            "stages of a recipe hand weights on by the agents' own names: leave out learn.roles"
+        )
 
 
 def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[Stage, RunConfig]:

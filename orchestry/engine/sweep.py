@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from filelock import FileLock, Timeout
 
+from orchestry.backends.local.weights import START
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.executor import Executor
@@ -52,11 +53,15 @@ from orchestry.engine.trials import (
     spent_in,
 )
 from orchestry.engine.trust import remember
+from orchestry.store.run import Run
 from orchestry.store.summary import NANO, nano
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
+_OF_ONE_RUN = ("budget", "recipe", "executor", "ranks")
+_SETTLED = ("strategy", "k_samples", "episodes_in_flight")
+"""Search settings that backend local derives from `learn`."""
 FAILURES = 3
 """So many failed trials in a row stop the sweep."""
 ENOUGH = 50
@@ -409,6 +414,19 @@ def raw_config(config: SweepConfig, settings: Mapping[str, Any]) -> dict[str, An
     for key, value in settings.items():
         put_key(found, key, value)
     return found
+
+
+def as_trials(run: Run) -> dict[str, Any]:
+    """The config of a run for the trials of a sweep, as plain data: as it was given, without what
+    its backend settled and what the sweep itself decides."""
+    plain = {key: value for key, value in run.config.items() if key not in _OF_ONE_RUN}
+    if plain.get("backend") == "local":
+        given = plain.get("search", {})
+        plain["search"] = {key: one for key, one in given.items() if key not in _SETTLED}
+    start = run.folder.absolute() / START
+    if start.is_dir() and plain.get("backend") == "local":  # what it began with may be gone
+        plain["learn"] = {**plain["learn"], "from": str(start), "roles": None}
+    return plain
 
 
 def trial_config(config: SweepConfig, settings: Mapping[str, Any]) -> RunConfig:

@@ -66,15 +66,13 @@ def compared(first: Experiment, second: Experiment) -> Comparison:
 
 def _held_out(first: Experiment, second: Experiment) -> Iterator[Figure]:
     """Each run's last team, where both were measured in the same way."""
-    teams = [
-        {(held.split, held.samples): held for held in held_evaluations(one)}
-        for one in (first, second)
-    ]
+    teams = [{held.measured: held for held in held_evaluations(one)} for one in (first, second)]
     common = [key for key in teams[0] if key in teams[1]]
-    for split, samples in sorted(common, key=lambda key: (key[0] != "test", str(key))):
-        one, other = (found[split, samples] for found in teams)
+    for split, samples, task in sorted(common, key=lambda k: (bool(k[2]), k[0] != "test", str(k))):
+        one, other = (found[split, samples, task] for found in teams)
         updates = " and ".join(_after(held.update) for held in (one, other))
-        name = f"held-out reward, {split}" + (f", {samples} samples each" if samples else "")
+        each = f", {samples} samples each" if samples else ""
+        name = f"held-out reward, {split}{each}{task}"
         over = max if by_best(other.run, one) else fmean
         found = _paired(f"{name} ({updates})", one.run, other.run, _total, over)
         yield replace(found, kind="held-out")

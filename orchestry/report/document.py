@@ -374,7 +374,7 @@ def commands(experiment: Experiment, new: str) -> Iterator[str]:
     yield f"orchestry run --config {run} --run-dir {new}"
     for held in held_evaluations(experiment):
         update = "" if held.update is None else f" --update {held.update} --no-compare"
-        yield f"orchestry evaluate {new}{update}{_flags(held)}"
+        yield f"orchestry evaluate {new}{update}{_flags(held)}{_elsewhere(held, experiment)}"
     for held in baselines(experiment):
         yield f"orchestry baselines run {shlex.quote(held.name)} --of {new}{_flags(held)}"
 
@@ -382,3 +382,15 @@ def commands(experiment: Experiment, new: str) -> Iterator[str]:
 def _flags(held: Held) -> str:
     samples = f" --samples {held.samples}" if held.samples else ""
     return f" --split {held.split}{samples} --episodes {held.run.config.get('episodes')}"
+
+
+def _elsewhere(held: Held, experiment: Experiment) -> str:
+    """The flags of an evaluation on another task."""
+    if (how := held.transfer) is None:
+        return ""
+    places = [run.config.get("task_path") or [] for run in (held.run, experiment.run)]
+    moved = [f"--task-path {shlex.quote(path)}" for path in places[0] if path not in places[1]]
+    maps = [f"--map {shlex.quote(f'{agent}={role}')}" for role, agent in how.renamed]
+    given = [(k, v if isinstance(v, str) else json.dumps(v)) for k, v in leaves(how.changes)]
+    sets = [f"--set {shlex.quote(f'{key}={value}')}" for key, value in given]
+    return " " + " ".join([f"--task {shlex.quote(how.task)}", *maps, *sets, *moved])

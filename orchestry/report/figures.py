@@ -31,7 +31,7 @@ from orchestry.report.curves import (
     tag_shares,
     window,
 )
-from orchestry.report.held_out import Held, baselines, by_best, held_evaluations
+from orchestry.report.held_out import Held, baselines, by_best, on_own_task
 from orchestry.report.measures import searched
 from orchestry.report.runs import Arm, Experiment, by_task
 from orchestry.report.style import (
@@ -368,7 +368,7 @@ def _rows(arm: Arm, experiment: Experiment, arms: Sequence[Arm]) -> list[_Row]:
     who = f"{experiment.label}: " if len(arms) > 1 or len(arm.experiments) > 1 else ""
     best = searched(experiment.run)
     teams = [
-        (f"{who}{one.words}", colour(arm.number), one, best) for one in held_evaluations(experiment)
+        (f"{who}{one.words}", colour(arm.number), one, best) for one in on_own_task(experiment)
     ]
     others = [(one, by_best(experiment.run, one)) for one in baselines(experiment)]
     return [*teams, *((f"{who}{one.words}", BASELINE, one, top) for one, top in others)]

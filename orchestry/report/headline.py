@@ -18,6 +18,7 @@ from orchestry.report.held_out import (
     by_best,
     common_problems,
     held_evaluations,
+    on_own_task,
     shows_gain,
     team_on,
     untrained,
@@ -94,7 +95,7 @@ def _at(unit: Axis, x: int) -> str:
 
 def _held_over_seeds(arm: Arm) -> Iterator[str]:
     """The last evaluation of each seed, if every seed has one on the same split."""
-    lasts = [max(found, key=_newest) for one in arm.experiments if (found := held_evaluations(one))]
+    lasts = [max(found, key=_newest) for one in arm.experiments if (found := on_own_task(one))]
     if len(lasts) < len(arm.experiments) or len({(h.split, h.samples) for h in lasts}) > 1:
         return
     best = searched(lasts[0].run)
@@ -162,7 +163,7 @@ def _learned(experiment: Experiment) -> Iterator[str]:
 
 def _held_out(experiment: Experiment) -> Iterator[str]:
     found = held_evaluations(experiment)
-    if not found and experiment.run.config.get("split", "train") == "train":
+    if not on_own_task(experiment) and experiment.run.config.get("split", "train") == "train":
         yield (
             "Nothing was measured on held-out problems, so no gain is claimed: orchestry evaluate "
             f"{experiment.run.folder} plays them."
@@ -185,7 +186,7 @@ def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
     of = " with each problem's best trajectory" if best else ""
     who = "The team" if team.update is None else f"The team after update {team.update}"
     yield (
-        f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems, {name} "
+        f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems{team.elsewhere}, {name} "
         f"{figures[1].mean:.3f}, at {calls} calls per problem; paired over the "
         f"{counted(both, 'problem')} that both played: {signed(difference)}: "
         f"{shows_gain(difference, both)}."

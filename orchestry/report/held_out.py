@@ -9,7 +9,7 @@ from orchestry.report.measures import Measures, gain, searched
 from orchestry.report.runs import Experiment, Salvaged
 from orchestry.report.stats import FEWEST_PROBLEMS, Interval
 from orchestry.store.journal import Learned
-from orchestry.store.measurements import Measurement
+from orchestry.store.measurements import Measurement, Transfer, transfer_of
 from orchestry.store.run import Run
 
 BEST_OF_N = "best_of_n"
@@ -31,12 +31,27 @@ class Held:
     measures: Measures
     checkpoint: str = ""
     """The folder, in the run, of the adapters that played."""
+    transfer: Transfer | None = None
+    """How it played another task; None: the run's own."""
 
     @property
     def words(self) -> str:
-        """Its name and samples per problem, as text."""
+        """Its name, samples per problem and another task, as text."""
         samples = f", {self.samples} samples each" if self.samples else ""
-        return f"{self.name.replace('_', ' ')}{samples}"
+        return f"{self.name.replace('_', ' ')}{samples}{self.elsewhere}"
+
+    @property
+    def elsewhere(self) -> str:
+        """The other task, with who plays what there; '' for the run's own."""
+        if self.transfer is None:
+            return ""
+        said = self.transfer.words
+        return f", on {self.transfer.task}{f' ({said})' if said else ''}"
+
+    @property
+    def measured(self) -> tuple[str, int | None, str]:
+        """What must be equal for two teams to be compared."""
+        return self.split, self.samples, self.elsewhere
 
 
 def in_words(folder: str, run: Run) -> str:
@@ -52,6 +67,8 @@ def in_words(folder: str, run: Run) -> str:
         said.append(_after(stage.update))
     if stage.samples and not _sized(run):
         said.append(f"{stage.samples} samples each")
+    if stage.task:
+        said.append(f"on {stage.task}")
     return ", ".join(said)
 
 
@@ -65,7 +82,8 @@ def _sized(run: Run) -> bool:
 
 
 def held_evaluations(experiment: Experiment) -> list[Held]:
-    """The run's evaluations that have finished an episode: by split, samples and update."""
+    """The run's evaluations that have finished an episode: by split, samples and update; those on
+    other tasks come last."""
     updates = {e.update: e.state for e in experiment.run.events if isinstance(e, Learned)}
     found = []
     for stage, run, measures in _stages(experiment.evaluations):
@@ -73,8 +91,16 @@ def held_evaluations(experiment: Experiment) -> list[Held]:
         state = updates.get(number or 0, {})
         name = "the team" if number is None else _after(number)
         place = str(state.get("checkpoint", ""))
-        found.append(Held(name, stage.split, number, stage.samples, run, measures, place))
-    return sorted(found, key=lambda one: (one.split, one.samples or 0, one.update or 0))
+        how = transfer_of(run.folder) if stage.task else None
+        found.append(Held(name, stage.split, number, stage.samples, run, measures, place, how))
+    return sorted(
+        found, key=lambda one: (one.elsewhere, one.split, one.samples or 0, one.update or 0)
+    )
+
+
+def on_own_task(experiment: Experiment) -> list[Held]:
+    """Those on the run's own task."""
+    return [one for one in held_evaluations(experiment) if one.transfer is None]
 
 
 def baselines(experiment: Experiment) -> list[Held]:
@@ -90,14 +116,14 @@ def untrained(one: Held, among: list[Held]) -> Held | None:
     """The untrained team on the same problems in the same way; None for itself."""
     if not one.update:
         return None
-    alike = (other for other in among if (other.split, other.samples) == (one.split, one.samples))
+    alike = (other for other in among if other.measured == one.measured)
     return next((other for other in alike if other.update == 0), None)
 
 
 def team_on(experiment: Experiment, like: Held) -> Held | None:
     """The run's team on a baseline's problems: after its last evaluated update, with the same
     number of samples if there is such an evaluation."""
-    on = [one for one in held_evaluations(experiment) if one.split == like.split]
+    on = [one for one in on_own_task(experiment) if one.split == like.split]
     return max(on, key=lambda one: (one.update or 0, one.samples == like.samples), default=None)
 
 

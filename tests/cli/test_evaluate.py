@@ -20,6 +20,21 @@ def test_samples_are_played_beside_the_search(cli: CommandLine) -> None:
     assert [p.name for p in Path("r/evaluations").iterdir()] == ["test--samples-3"]
 
 
+def test_another_task_is_played_by_the_agents_of_a_map(cli: CommandLine) -> None:
+    assert cli("run", *FAKE, "--run-dir", "r").code == 0
+    args = ("evaluate", "r", "--task", "lines", "--samples", "1", "--episodes", "2")
+    found = cli(*args, "--map", "writer=author", "--set", "options.most=20", "--json")
+    plain = json.loads(found.out)
+    assert (plain["task"], plain["episodes"]) == ("lines", 2)
+    assert (
+        "author is played by writer, reviewer is played by reviewer, printer plays untrained"
+        in (found.err)
+    )
+    cli(*args, "--map", "writer").failed(2, "'writer' is not A=B")
+    cli(*args, "--map", "writer=author", "--map", "reviewer=author").failed(2, "can't both play")
+    cli("evaluate", "r", "--set", "learn.rank=2").failed(2, "options.NAME")
+
+
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The settings of a local run on a tiny model."""

@@ -202,6 +202,12 @@ def test_so_are_those_of_an_evaluation(
     done.failed(2, f"plays new games: {named}", "would have no effect", "--episodes says how many")
 
 
+def test_policies_of_one_game_play_no_other_task(cli: CommandLine, run: Path) -> None:
+    for args in (("--task", "tldr"), ("--map", "agent_0=concise")):
+        done = cli("evaluate", run, *args)
+        done.failed(2, "read the numbers of one game", "--set options.NAME=...")
+
+
 def test_one_game_has_no_interval(cli: CommandLine, run: Path) -> None:
     cli("evaluate", run, "--episodes", 1).failed(2, "an interval needs at least 2 games")
 

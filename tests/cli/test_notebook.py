@@ -71,6 +71,44 @@ def test_the_cap_of_baselines_holds_over_all_of_them(run: orchestry.Run) -> None
     assert found["concat"].summary.budget_usd == 0.25
 
 
+def test_an_evaluation_is_a_run_with_methods_also_of_another_task(run: orchestry.Run) -> None:
+    found = run.evaluate(samples=2, episodes=2, observer=None)
+    assert found.folder == Path("run/evaluations/test--samples-2")
+    gain = found.gain(run.evaluate(samples=2, episodes=2, observer=None))
+    assert gain is not None
+    assert gain.mean == 0.0
+    roles = {"author": "writer"}
+    other = run.evaluate(task="lines", roles=roles, samples=1, episodes=1, observer=None)
+    assert (other.summary.task, len(other.episodes)) == ("lines", 1)
+    assert isinstance(other, orchestry.Run)
+    with pytest.raises(orchestry.ConfigError, match="role of task lines 'editor'"):
+        run.evaluate(task="lines", roles={"editor": "writer"}, observer=None)
+
+
+def test_an_export_says_where_it_lies_and_is_what_the_command_writes(
+    cli: CommandLine, run: orchestry.Run
+) -> None:
+    assert run.export(observer=None) == Path("run/export/update-0")
+    place = run.export("chats", form="openai", top=1.0, observer=None)
+    assert (place, place.joinpath("README.md").is_file()) == (Path("chats"), True)
+    assert cli("export", "run", "--as", "openai", "--top", "1", "--out", "typed").code == 0
+    for file in place.glob("*.jsonl"):
+        assert file.read_bytes() == Path("typed", file.name).read_bytes()
+    with pytest.raises(orchestry.ConfigError, match="in Python form"):
+        run.export(top=0.5, observer=None)
+    with pytest.raises(orchestry.ConfigError, match="leave out --merge"):
+        run.export(form="hf", merge=True, observer=None)
+
+
+def test_a_sweep_has_the_runs_config_and_refuses_what_can_not_be_tried(run: orchestry.Run) -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(orchestry.ConfigError, match=r"keys\.task.*put it into `run`"):
+        run.sweep({"task": ["words", "lines"]})
+    with pytest.raises(orchestry.ConfigError, match="the sweep: unknown config key 'trails'"):
+        run.sweep({"search.k_samples": [1, 2]}, trails=3)
+    assert not Path("sweeps").exists()
+
+
 @pytest.mark.slow
 def test_a_report_is_what_the_command_writes(cli: CommandLine, run: orchestry.Run) -> None:
     path = run.report()

@@ -21,7 +21,7 @@ from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.sweep import SweepConfig, read_sweep
 from orchestry.engine.study import Played, Study, Tried, host_of
-from orchestry.engine.sweep import Sweep, corners, trial_config
+from orchestry.engine.sweep import Sweep, as_trials, corners, trial_config
 from orchestry.engine.trials import Asked, Stop, curve_of, spent_in
 from orchestry.engine.trust import check_trust
 from orchestry.report.stats import crossed
@@ -97,6 +97,24 @@ def test_each_end_and_choice_is_checked_before_anything_is_played(tmp_path: Path
     with pytest.raises(ConfigError, match=r"keys\.episodes.*'episodes' is -1"):
         Sweep(wrong, tmp_path / "sweep", print)
     assert not (tmp_path / "sweep").exists()
+
+
+def test_the_trials_of_a_local_run_may_have_other_groups(tmp_path: Path) -> None:
+    """What the backend derived from `learn` and what belongs to one run are left out."""
+    learn = {"group_size": 8, "from": "gone", "roles": {"main": "helper"}}
+    plain = {
+        "backend": "local",
+        "search": {"k_samples": 8, "strategy": "chains", "joint": "aligned"},
+        "learn": learn,
+        "budget": {"usd": 1},
+        "recipe": {"steps": []},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(plain))
+    found = as_trials(Run(tmp_path))
+    assert found == {"backend": "local", "search": {"joint": "aligned"}, "learn": learn}
+    (tmp_path / "start").mkdir()
+    again = as_trials(Run(tmp_path))["learn"]
+    assert again == {"group_size": 8, "from": str(tmp_path / "start"), "roles": None}
 
 
 def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -263,6 +263,44 @@ def test_the_example_of_a_function_is_checked_and_played(
 
 
 @pytest.mark.slow
+def test_the_examples_of_runs_methods_work_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With other models than the page names: gold answers of a script, and a tiny base that
+    learns."""
+    pytest.importorskip("optuna")
+    pytest.importorskip("peft")
+    from tests.tasks.local_runs import roomy_model
+
+    monkeypatch.chdir(tmp_path)
+    tldr = load_task("tldr")
+    known = [(one, tldr.gold(one) or {}) for one in tldr.problems("train")]
+    lines = [
+        {"agent": role, "match": one.prompt.strip()[:60], "text": text}
+        for one, gold in known
+        for role, text in gold.items()
+    ]
+    (tmp_path / "script.jsonl").write_text(
+        "".join(f"{json.dumps(line)}\n" for line in [*lines, {"agent": "*", "text": "nothing"}])
+    )
+    fake = f'"name": "fake", "fake": {{"script": {str(tmp_path / "script.jsonl")!r}}}'
+    examples, base = examples_of("python.md"), repr(str(roomy_model(tmp_path)))
+    assert len(examples) == (ROOT / "docs" / "python.md").read_text().count("```python")
+    scope: dict[str, Any] = {}
+    for code in examples.values():
+        code = code.replace('"model": "embedded"', f'"model": {base}')
+        exec(code.replace('"name": "embedded"', fake), scope)
+    assert scope["run"].best.reward > 0.9
+    assert [*scope["beside"]] == ["fixed", "best_of_n"]
+    assert scope["elsewhere"].folder.name.endswith("--on-arxiv")
+    assert {one["state"] for one in scope["found"].trials} == {"complete"}
+    assert scope["team"].config["backend"] == "local"
+    for place in ("compared", "adapters/concise", "chats/concise.jsonl", "sweeps/first/best.yaml"):
+        assert (tmp_path / place).exists(), place
+    assert "RESULTS.md" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_example_of_a_policy_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     text = (ROOT / "docs" / "ppo.md").read_text(encoding="utf-8")

@@ -229,18 +229,20 @@ class Adapters:
             weights = {key: weight.detach() for key, weight in self._named(number)}
             _write(folder / name, self._kind, weights)
 
-    def load(self, folder: Path, any_base: bool = False) -> None:
-        """Reads files of `save` or peft; after an error no adapter is changed.
+    def load(self, folder: Path, any_base: bool = False, names: Sequence[str | None] = ()) -> None:
+        """Reads files of `save` or peft; after an error no adapter is changed. `names`: each
+        agent's folder, where it is another; None: this adapter stays as it is.
 
         Raises StoreError if a folder can't be read or is damaged, and ConfigError if an adapter has
         another base (compared by content; not compared with `any_base`) or other settings.
         """
-        found = []
-        for number, name in enumerate(self._folders):
+        found = {}
+        for number, name in enumerate(names or self._folders):
             shapes = {key: tuple(weight.shape) for key, weight in self._named(number)}
-            found.append(_read(folder / name, self._kind, shapes, any_base))
+            if name is not None:
+                found[number] = _read(folder / name, self._kind, shapes, any_base)
         with torch.no_grad():
-            for number, tensors in enumerate(found):
+            for number, tensors in found.items():
                 for key, weight in self._named(number):
                     weight.copy_(tensors[key])
 
@@ -289,9 +291,8 @@ class Adapters:
             "dtype": torch.promote_types(self.base.model.dtype, torch.float32),
         }
         downs, ups = [], []
-        for (
-            generator
-        ) in generators:  # drawn on the CPU, so that every device starts with the same weights
+        # Drawn on the CPU, so that every device starts with the same weights.
+        for generator in generators:
             drawn = torch.empty(self.rank, linear.in_features)
             nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator)
             downs.append(nn.Parameter(drawn.to(**place)))
@@ -326,9 +327,7 @@ class Adapters:
         used = [adapter for adapter, _, _ in spans if adapter >= 0]
         if not (self.stacks and used and len(spans) > 1):
             return None
-        own = [
-            [float(one == number) for one in used for _ in range(self.rank)] for number in numbers
-        ]
+        own = [[float(one == n) for one in used for _ in range(self.rank)] for n in numbers]
         model = self.base.model
         return torch.tensor(own, dtype=model.dtype, device=model.device)[:, None]
 

@@ -31,7 +31,7 @@ from orchestry.backends.local.lockstep import InStep, Lockstep
 from orchestry.backends.local.model import gpu_name, require_installed, slow_half
 from orchestry.backends.local.ratings import hear, late_ones, notes
 from orchestry.backends.local.settings import as_chains, model_of, refuse, trees
-from orchestry.backends.local.weights import ADAPTER, FULL, START, Weights, team_of
+from orchestry.backends.local.weights import ADAPTER, FULL, START, Weights, starting, team_of
 from orchestry.backends.programs import for_program
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
 from orchestry.core.config import RunConfig
@@ -178,10 +178,15 @@ class LocalBackend(Backend):
         if folder is not None and (folder / START).is_dir():
             return
         if source is None:
+            if self.config.learn.roles:
+                raise ConfigError("learn.roles is of the agents in learn.from: give that too")
             return
         if any(source.glob(f"*/{file}")):
             if not full:
                 team_of(source).check_sizes(self.config.learn)
+            for role, one in starting(self.config.learn, [*self._models]).items():
+                if one is None:
+                    self.notes.append(f"learn.from: {role} starts fresh")
             return
         near = [*source.glob(f"checkpoints/*/*/{file}"), *source.glob(f"*/*/{file}")]
         near += source.glob(file)
@@ -375,7 +380,8 @@ class LocalBackend(Backend):
         elif settings.source is not None:
             kept = self._store.folder / START
             own = bool(self._store.events) and kept.is_dir()
-            trainer.start_from(kept if own else settings.source, any_base=own)
+            roles = {} if own else starting(settings, [*self._models])
+            trainer.start_from(kept if own else settings.source, own, roles)
         return trainer
 
     def _beat(self, tokens: int) -> None:
@@ -403,10 +409,9 @@ class LocalBackend(Backend):
     def as_left(cls, source: Run, learned: Learned | None, folder: Path) -> dict[str, Any]:
         """See Backend: the adapters of that update, or the starting ones."""
         changes: dict[str, Any] = {"enabled": False}
-        if learned is not None:
-            changes["from"] = str(checkpoint(source, learned).absolute())
-        elif (source.folder / START).is_dir():
-            changes["from"] = str((source.folder / START).absolute())
+        place = checkpoint(source, learned) if learned else source.folder / START
+        if place.is_dir():  # of its own agents
+            changes |= {"from": str(place.absolute()), "roles": None}
         found: dict[str, Any] = {"learn": changes}
         if (source.folder / KEPT).is_file():
             found["behaviors"] = {"from": str((source.folder / KEPT).absolute())}

@@ -114,10 +114,13 @@ class ParallelTrainer(Trainer):
         self._processes.tell("resume", folder.absolute())
         self._processes.together(lambda: super(ParallelTrainer, self).resume(folder))
 
-    def start_from(self, folder: Path, any_base: bool = False) -> None:
+    def start_from(
+        self, folder: Path, any_base: bool = False, roles: Mapping[str, str | None] | None = None
+    ) -> None:
         """See Trainer; every process reads the folder."""
-        self._processes.tell("start_from", folder.absolute(), any_base)
-        self._processes.together(lambda: super(ParallelTrainer, self).start_from(folder, any_base))
+        self._processes.tell("start_from", folder.absolute(), any_base, roles)
+        start = super().start_from
+        self._processes.together(lambda: start(folder, any_base, roles))
 
     def close(self) -> None:
         """The other processes release the weights; raises OrchestryError if one of them has died.

@@ -86,16 +86,19 @@ class FullWeights(Adapters):
         }
         (own / FULL).write_text(to_json(facts), encoding="utf-8")
 
-    def load(self, folder: Path, any_base: bool = False) -> None:
-        """Reads what `save` wrote; after an error no weight is changed.
+    def load(self, folder: Path, any_base: bool = False, names: Sequence[str | None] = ()) -> None:
+        """Reads what `save` wrote; after an error no weight is changed. `names`: see Adapters.
 
         Raises StoreError if it can't be read or is damaged, and ConfigError if it is a copy of
         another base (compared by content; not compared with `any_base`) or of another shape.
         """
-        own = folder / self._folder
+        (name,) = names or (self._folder,)
+        if name is None:
+            return
+        own = folder / name
         if not (own / FULL).is_file():
             raise StoreError(
-                f"{folder} holds no full weights of {self._folder}: name a checkpoint of a team "
+                f"{folder} holds no full weights of {name}: name a checkpoint of a team "
                 "of the same agents that learned with learn.method=full, or set learn.method=lora"
             )
         state, facts = _read(own)

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
+from orchestry.backends.local.adapters import folder_of
 from orchestry.backends.local.batch import (
     COMLRL_TEMPERATURE,
     Batch,
@@ -266,14 +268,20 @@ class Trainer:
         if self.critic is not None:
             self.critic.load(folder)
 
-    def start_from(self, folder: Path, any_base: bool = False) -> None:
-        """Takes over a checkpoint's adapters, with a fresh optimizer; see Adapters.load."""
-        self._take_over(folder, any_base)
+    def start_from(
+        self, folder: Path, any_base: bool = False, roles: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Takes over a checkpoint's adapters, with a fresh optimizer; see Adapters.load. `roles`:
+        by agent, whose adapter it takes (None: it stays fresh); without it each takes its own."""
+        self._take_over(folder, any_base, roles or {})
 
-    def _take_over(self, folder: Path, any_base: bool) -> None:
+    def _take_over(
+        self, folder: Path, any_base: bool, roles: Mapping[str, str | None] = MappingProxyType({})
+    ) -> None:
         for crew in self.crews:
-            crew.adapters.load(folder, any_base)
-            crew.publish(folder)
+            names = crew.folders(roles) if roles else ()
+            crew.adapters.load(folder, any_base, names)
+            crew.publish(folder, names)
 
     def close(self) -> None:
         """The run is over. A single process does nothing here; see ParallelTrainer."""
@@ -388,10 +396,16 @@ class Crew:
         self._temperatures, self._settings, self._warn = temperatures, settings, warn
         self._weighing = Weighing(settings.importance, settings.importance_of == "answer")
 
-    def publish(self, folder: Path) -> None:
-        """Names the folder of the current adapters, for a server that reads them."""
+    def publish(self, folder: Path, names: Sequence[str | None] = ()) -> None:
+        """Names the folder of the current adapters, for a server that reads them. `names`: as in
+        Adapters.load."""
         if isinstance(self.sampler, VllmSampler):
-            self.sampler.publish(folder)
+            self.sampler.publish(folder, names)
+
+    def folders(self, roles: Mapping[str, str | None]) -> list[str | None]:
+        """Each agent's folder in a checkpoint of other agents; None: it has none there."""
+        taken = [roles.get(agent, agent) for agent in self.adapters.agents]
+        return [None if agent is None else folder_of(agent) for agent in taken]
 
     def draw(self, requests: Sequence[Request], n: int, answer: _Draw) -> list[list[Completion]]:
         """`n` answers per request in one batch; sample j of a request by its own seed.

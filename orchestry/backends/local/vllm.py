@@ -81,21 +81,23 @@ class VllmSampler:
         self._replicas = Replicas(servers, warn)
         self._folders: dict[str, Path] = {}
         """The adapters to draw with, by name at the servers."""
-        self._names: list[str] = []
-        """Each agent's adapter; empty while all are untrained and change nothing."""
+        self._names: list[str | None] = []
+        """Each agent's adapter; None, and empty, while they are untrained and change nothing."""
         self._stale = set[str]()
         """Older ones, which a server may still hold; one that comes back, also the oldest."""
 
-    def publish(self, folder: Path) -> None:
-        """From now on the adapters saved in `folder` are used; before, the bare base.
+    def publish(self, folder: Path, names: Sequence[str | None] = ()) -> None:
+        """From now on the adapters saved in `folder` are used; before, the bare base. `names`: each
+        agent's folder there, where it is another; None: the bare base.
 
         The next draw loads them and unloads the previous ones. The servers must see the folder
         under the same path. Raises StoreError if it can't be read here.
         """
-        paths = [folder.absolute() / name for name in self._adapters.folders]
+        own = names or self._adapters.folders
+        paths = [None if name is None else folder.absolute() / name for name in own]
         self._stale |= set(self._folders)
-        self._names = [_name(path) for path in paths]
-        self._folders = dict(zip(self._names, paths, strict=True))
+        self._names = [None if path is None else _name(path) for path in paths]
+        self._folders = {_name(path): path for path in paths if path is not None}
         self._stale -= set(self._folders)
 
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
@@ -150,7 +152,7 @@ class VllmSampler:
         authors."""
         agent = prompt.agent_index
         return {
-            "model": self._names[agent] if self._names and agent >= 0 else served.base,
+            "model": (self._names and agent >= 0 and self._names[agent]) or served.base,
             "prompt": list(prompt.prompt_ids),
             "max_tokens": prompt.max_tokens,
             "temperature": prompt.temperature,

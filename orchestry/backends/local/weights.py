@@ -133,10 +133,10 @@ class Team:
         """The agents that have no adapter here."""
         return [] if self.shared else [role for role in roles if role not in self.adapters]
 
-    def base(self, role: str) -> str:
-        """The base that the agent's adapter was trained on; raises ConfigError if it is a folder
-        that is gone."""
-        found = self._all[0] if self.shared else self.adapters[role]
+    def base(self, role: str | None) -> str:
+        """The base that the agent's adapter was trained on (None: the first agent's); raises
+        ConfigError if it is a folder that is gone."""
+        found = self._all[0] if self.shared or role is None else self.adapters[role]
         return source_of(str(found["base_model_name_or_path"]))
 
     def copy(self, kept: Path) -> None:
@@ -226,6 +226,31 @@ def _read(path: Path) -> Mapping[str, Any]:
     return dict(found)
 
 
+def starting(learn: LearnConfig, roles: Sequence[str]) -> dict[str, str | None]:
+    """By agent, whose weights in `learn.from` it starts with; None: fresh ones. Empty where it
+    holds one adapter for all.
+
+    Raises ConfigError where `learn.roles` names nobody there, and for an agent without weights
+    where it does not say that this is meant.
+    """
+    assert learn.source is not None
+    file, asked = (FULL if learn.method == "full" else ADAPTER), learn.roles or {}
+    there = sorted(unquote(path.parent.name) for path in learn.source.glob(f"*/{file}"))
+    if learn.shared or (_SHARED in there and not asked):
+        return {}
+    where = f"learn.from: {learn.source} holds weights of {', '.join(there)}"
+    if odd := [one for one in asked.values() if one is not None and one not in there]:
+        raise ConfigError(f"{where}, and learn.roles names {', '.join(odd)}: name one of these")
+    found = {role: asked.get(role, role if role in there else None) for role in roles}
+    lacking = [role for role, one in found.items() if one is None]
+    if lacking and learn.roles is None:
+        raise ConfigError(
+            f"{where}, and none of {', '.join(lacking)}: say whose the agent starts with, such as "
+            f"learn.roles.{lacking[0]}={there[0]} (null: nobody's), or name another checkpoint"
+        )
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     request: Request
@@ -246,7 +271,8 @@ class TrainedWeights(Weights):
         self.team, self.sha256 = team, team.digest
         self.warn: Callable[[str], None] = lambda text: None
         """Told when memory runs out."""
-        self._members = {role: Member(role, "", team.base(role), 1) for role in roles}
+        taken = {role: (settings.roles or {}).get(role, role) for role in roles}
+        self._members = {r: Member(r, "", team.base(one), 1) for r, one in taken.items()}
         self._settings, self._seed = settings, seed
         self._waiting = list[_Asked]()
         self._batch = list[_Asked]()
@@ -262,7 +288,7 @@ class TrainedWeights(Weights):
 
         settings, seed = self._settings.model_copy(update={"enabled": False}), self._seed
         trainer = Trainer(self._members, settings, 1, seed, self._told, self._beat)
-        trainer.start_from(self.team.folder)
+        trainer.start_from(self.team.folder, roles=settings.roles)
         place = trainer.crews[0].base.device
         self.device, self.gpu = str(place), gpu_name(place)
         return trainer

@@ -309,11 +309,11 @@ def test_a_checkpoint_of_another_team_is_named_and_costs_nothing(
     given = shutil.copytree(finished.folder / "checkpoints" / "000008", tmp_path / "another team")
     (given / "left").rename(given / "up")
     with pytest.raises(
-        StoreError, match=r"team holds no adapter left, but of right, up: .* of a team with the sam"
+        ConfigError, match=r"of right, up, and none of left: say .* learn\.roles\.left=right"
     ) as caught:
         orchestry.train(config(model, tasks, f"learn.from={given}"), tmp_path / "new")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "new" / "journal.jsonl").read_bytes()
+    assert not (tmp_path / "new").exists()
     assert len(orchestry.train(config(model, tasks, "episodes=2"), tmp_path / "new").episodes) == 2
 
 

@@ -209,9 +209,9 @@ def test_a_method_that_processes_take_together_calls_no_other_of_them(
     called = list[str]()
 
     class Told(Trainer):
-        def start_from(self, folder: Path, any_base: bool = False) -> None:
+        def start_from(self, folder: Path, any_base: bool = False, roles: Any = None) -> None:
             called.append("start_from")
-            super().start_from(folder, any_base)
+            super().start_from(folder, any_base, roles)
 
         def resume(self, folder: Path) -> None:
             called.append("resume")

@@ -149,6 +149,22 @@ def test_an_update_is_loaded_under_a_new_name_and_the_one_before_goes(
     assert after.ids != before.ids
 
 
+def test_agents_take_the_adapters_that_are_named_for_them_or_the_base(
+    two: tuple[Base, Adapters], server: Vllm, tmp_path: Path
+) -> None:
+    """As of a team with other roles: nobody's for the first, and the first one's for the second."""
+    two[1].save(tmp_path)
+    base = Base(tiny_model(), tiny_tokenizer(), "tiny")
+    worn = Adapters(base, ["helper", "main"], rank=two[1].rank, alpha=two[1].alpha)
+    worn.load(tmp_path, names=[None, "helper"])
+    made = sampler((base, worn), server)
+    made.publish(tmp_path, [None, "helper"])
+    asked = [ask(0, 5, (1, 2)), ask(1, 5, (1, 2))]
+    assert_same(made.draw(asked, 2), Sampler(base, worn).draw(asked, 2))
+    models = [body["model"] for body in server.bodies("/v1/completions")]
+    assert {model.partition("-")[0] for model in models} == {SERVED.partition("-")[0], "helper"}
+
+
 def test_the_same_folder_with_other_contents_has_another_name(
     two: tuple[Base, Adapters], server: Vllm, tmp_path: Path
 ) -> None:
