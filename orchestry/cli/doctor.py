@@ -7,16 +7,16 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from orchestry import __version__
 from orchestry.cli.groups import App
-from orchestry.cli.options import Config, Json, config_from
+from orchestry.cli.options import RUN, Config, Json, config_from, option
 from orchestry.cli.screen import console
 from orchestry.core.distribution import NAME, install, namesakes
 from orchestry.core.errors import OrchestryError, reason
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _Mark = Literal["ok", "absent", "bad"]
 SDKS = {"anthropic": "anthropic", "openai": "openai", "xllamacpp": "embedded"}
 """From a package to the extra that installs it."""
+_APART = "to draw answers with it, install vllm in an environment of its own: see learn.vllm_url"
 ROOM_MB = 500
 CODE = "def double(n):\n    return 2 * n\n"
 app = App()
@@ -44,14 +45,32 @@ class _Check:
 
 
 @app.command("doctor")
-def _command(file: Config = None, as_json: Json = False) -> int:
-    """Check this machine: providers, weights, sandbox, disk.
+def _command(
+    file: Config = None,
+    fits: Annotated[
+        list[str] | None,
+        option(
+            RUN,
+            "Memory that backend local needs for this model: a folder, a hub's name, or a part of "
+            "a known one's, such as 1.5B; may be repeated.",
+            "--fits",
+            metavar="MODEL",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        option(RUN, "The same on that GPU, such as l4 or a100.", "--gpu", metavar="NAME"),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Check this machine: providers, GPU, weights, sandbox, disk, and what fits into memory.
 
     It changes nothing, and runs one test program in the sandbox. Exit code 1 if something is
     broken. With --config it also checks key, package and model of each provider that the config
-    names.
+    names, and estimates memory for its settings.
     """
     checks = [*_examine(), *(_providers(config_from(file=file)) if file else ())]
+    checks += _hardware(config_from(file=file, backend="local"), fits or [], gpu)
     if as_json:
         import json
 
@@ -78,6 +97,27 @@ def _examine() -> Iterator[_Check]:
     yield asyncio.run(_sandbox())
     yield _tasks()
     yield from _disks()
+
+
+def _hardware(config: RunConfig, models: list[str], gpu: str | None) -> Iterator[_Check]:
+    """Processor, GPU, what learns on it, and what fits. Raises ConfigError for an unknown GPU, and
+    for a model of unknown sizes."""
+    from orchestry.backends.local.model import hush
+    from orchestry.cli.hardware import cards, hardware, room, what_fits
+
+    hush()
+    found = cards()
+    yield from (_Check(*line) for line in hardware(found))
+    yield _package("bitsandbytes", "quantize")
+    vllm = _package("vllm", "vllm")
+    yield replace(vllm, fix=_APART) if vllm.mark == "absent" else vllm
+    free_gb, on_gpu = room(gpu, found)
+    try:
+        yield from (_Check(*line) for line in what_fits(config, models, free_gb, on_gpu=on_gpu))
+    except OrchestryError as error:
+        if models:
+            raise
+        yield _Check("fits", "bad", str(error))
 
 
 def _namesakes() -> Iterator[_Check]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import time
 from collections.abc import Mapping
@@ -34,6 +35,16 @@ def memory_gb(table: Path = Path("/proc/meminfo")) -> float | None:
         return None
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(found[0]) * 1024 / 1e9 if found else None
+
+
+def processor(table: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        lines = table.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def lacks_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:
