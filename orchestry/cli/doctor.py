@@ -67,10 +67,12 @@ def _command(
 
     It changes nothing, and runs one test program in the sandbox. Exit code 1 if something is
     broken. With --config it also checks key, package and model of each provider that the config
-    names, and estimates memory for its settings.
+    names; memory is estimated for its settings if it is one of backend local.
     """
-    checks = [*_examine(), *(_providers(config_from(file=file)) if file else ())]
-    checks += _hardware(config_from(file=file, backend="local"), fits or [], gpu)
+    config = config_from(file=file) if file else None
+    checks = [*_examine(), *(_providers(config) if config else ())]
+    own = config if config and config.backend == "local" else config_from(backend="local")
+    checks += _hardware(own, fits or [], gpu)
     if as_json:
         import json
 

@@ -22,7 +22,7 @@ class Gpu:
     bandwidth: float
     """Bytes per second of its memory."""
     flops: float
-    """Operations per second in 16 bits, on tensor cores."""
+    """Operations per second in bfloat16 on tensor cores; in float32 for one without bfloat16."""
     usd: float | None = None
     """Dollars per hour; None: no price was found that has a date and a source."""
     price_from: str = ""
@@ -35,7 +35,7 @@ _OCTOBER = "RunPod, 2026-10-07"
 # 109-gpu-pricing/vendors.json) and 2026-10-07 (api-evangelist/runpod, runpod-plans-pricing.yml);
 # deploybase.ai/articles/runpod-gpu-pricing, March 2026; Lambda's as in compare.json of the first.
 GPUS = (
-    Gpu("t4", 16, 320e9, 65e12),
+    Gpu("t4", 16, 320e9, 8.1e12),
     Gpu("l4", 24, 300e9, 121e12, 0.44, _MARCH),
     Gpu("rtx4090", 24, 1008e9, 165e12, 0.34, _MARCH),
     Gpu("a100-40gb", 40, 1555e9, 312e12, 1.99, "Lambda, 2026-11-16"),
