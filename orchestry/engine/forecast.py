@@ -33,6 +33,8 @@ _LAYER_S, _SHARE = 0.00023, 0.087
 GPU's 16-bit operations that prompts and learning reach. Both from the one GPU that was measured
 (docs/benchmarks.md, "A team of two on a GPU"): an H200 took 7.0 ms a step for 28 layers and 3.1 GB
 of weights, and 0.72 s to learn from 4 rows of 2,584 tokens."""
+_LARGEST_CPU = 500_000_000
+"""Numbers in the layers of weights that a CPU is measured with."""
 _PPO_S = 1.0
 """Seconds that backend ppo is measured for, after its first batch."""
 
@@ -122,9 +124,9 @@ def forecast(
     learn = plan.config.learn
     device = named(gpu) if gpu else here(learn.device)
     works, (crews, unknown) = _works(plan, found), _crews(plan)
-    why = "" if gpu else _unmeasured(plan)
-    if why and not device.on_gpu:
-        need = memory(crews, learn, works, on_gpu=True).total / 1e9 if crews else 0.0
+    why = "" if gpu else _unmeasured(plan, crews, works, device)
+    if why and crews and not device.on_gpu:
+        need = memory(crews, learn, works, on_gpu=True).total / 1e9
         device = next((_rented(row) for row in GPUS if row.memory_gb >= need), device)
     needed = memory(crews, learn, works, device.on_gpu) if crews else None
     tokens, seconds = _tokens(plan, found), None
@@ -168,13 +170,21 @@ def _backend(plan: Plan) -> LocalBackend:
     return plan.backend
 
 
-def _unmeasured(plan: Plan) -> str:
+def _unmeasured(plan: Plan, crews: Sequence[Crew], works: Sequence[Work], device: Device) -> str:
     """Why the weights' pace can't be measured here; '' if it can."""
-    if plan.config.learn.vllm_url:
-        return "the time is not measured: a vLLM server draws the answers"
+    learn = plan.config.learn
     models = {one.model for one in _backend(plan).drawn(plan.task).values()}
     absent = sorted(model for model in models if on_disk(model) is None)
-    return f"the time is not measured: {', '.join(absent)} is not on this machine" if absent else ""
+    needed = memory(crews, learn, works, device.on_gpu).total / 1e9 if crews else 0.0
+    size = sum(crew.shape.computing for crew in crews)
+    reasons = {
+        "a vLLM server draws the answers": learn.vllm_url is not None,
+        f"{', '.join(absent)} is not on this machine": bool(absent),
+        "it does not fit into memory": device.free_gb is not None and needed > device.free_gb,
+        "a model of this size takes a CPU minutes": size > _LARGEST_CPU and not device.on_gpu,
+    }
+    why = next((why for why, applies in reasons.items() if applies), None)
+    return f"the time is not measured: {why}" if why else ""
 
 
 def _stages(plan: Plan) -> int:
