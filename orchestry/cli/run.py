@@ -34,6 +34,24 @@ if TYPE_CHECKING:
     from orchestry.core.config import RunConfig
 
 app = App()
+_Gpu = Annotated[
+    str | None,
+    option(
+        OUTPUT,
+        "With --dry-run of backend local: memory, time and dollars on that GPU, such as l4 or "
+        "a100, instead of this machine.",
+        metavar="NAME",
+    ),
+]
+_GpuPrice = Annotated[
+    float | None,
+    option(
+        OUTPUT,
+        "With --dry-run: dollars per hour of the machine, instead of the table's.",
+        metavar="USD",
+        min=0,
+    ),
+]
 
 
 @app.command("run")
@@ -42,24 +60,8 @@ def _run(
     run_dir: RunDir = None,
     run_name: RunName = None,
     dry_run: DryRun = False,
-    gpu: Annotated[
-        str | None,
-        option(
-            OUTPUT,
-            "With --dry-run of backend local: memory, time and dollars on that GPU, such as l4 or "
-            "a100, instead of this machine.",
-            metavar="NAME",
-        ),
-    ] = None,
-    gpu_price: Annotated[
-        float | None,
-        option(
-            OUTPUT,
-            "With --dry-run: dollars per hour of the machine, instead of the table's.",
-            metavar="USD",
-            min=0,
-        ),
-    ] = None,
+    gpu: _Gpu = None,
+    gpu_price: _GpuPrice = None,
     show_best: ShowBest = False,
     verbose: Verbose = False,
     as_json: Json = False,
