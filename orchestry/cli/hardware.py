@@ -94,7 +94,7 @@ def _processor() -> Line:
         half = "no instructions for bfloat16, so learn.dtype=float32 is faster"
     elif platform.machine().lower() not in ("x86_64", "amd64"):
         half = "bfloat16 is not looked at on this kind of processor"
-    return "cpu", "ok", f"{processor()}, {cores()} cores for this process, {half}", ""
+    return "cpu", "ok", f"{processor()}, cores for this process: {cores()}, {half}", ""
 
 
 def _torch() -> tuple[bool, Line]:

@@ -92,7 +92,8 @@ def here(device: str) -> Device:
     """This machine's GPU, or its processor. Raises ConfigError for a missing device."""
     place = device_of(device)
     if place.type != "cuda":
-        return Device(f"{processor()}, {cores()} cores", memory_gb(), on_gpu=False)
+        many = f"{cores()} core{'s' if cores() > 1 else ''}"
+        return Device(f"{processor()}, {many}", memory_gb(), on_gpu=False)
     import torch
 
     name, (free, total) = torch.cuda.get_device_name(place), torch.cuda.mem_get_info(place)

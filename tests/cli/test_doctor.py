@@ -121,7 +121,7 @@ def test_without_a_gpu_it_says_what_to_do(
     assert checks["gpu"]["mark"] == "absent"
     assert checks["gpu"]["found"] == "no nvidia-smi on PATH"
     assert "computes on the CPU" in checks["gpu"]["fix"]
-    assert "cores for this process" in checks["cpu"]["found"]
+    assert "cores for this process: " in checks["cpu"]["found"]
     assert checks["vllm"]["mark"] == "ok" or "learn.vllm_url" in checks["vllm"]["fix"]
 
 

@@ -28,8 +28,9 @@ _TRAINED = 16
 """Bytes of a trained number: itself, its gradient and AdamW's two moments, in float32."""
 _EXACT = 4
 """Bytes of what is computed in float32 whatever the base's precision: norms, logits."""
-_PICKED = 8
-"""Bytes per logit while a token is picked, beside the logits themselves."""
+_PICKED = 40
+"""Bytes per logit while a token is picked, beside the logits themselves, if every row's vocabulary
+has to be sorted: answers that are far from sure need that."""
 _LOGIT = 8
 """Bytes per logit of a chunk while answers are learned from."""
 _PROCESS_CPU, _PROCESS_GPU = 0.3e9, 0.6e9
