@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,10 +120,11 @@ def measure(case: Case) -> dict[str, float]:
         ]
         made.answer(0, prompts, asked.samples)
 
-    def learn(asked: Work) -> None:
+    def learn(asked: Work, roles: Sequence[str] = ROLES[:1]) -> None:
         history, logprobs = tokens(asked.prompt), (-1.0,) * asked.answer
         samples = [
-            Sample(ROLES[0], history, tokens(asked.answer), logprobs, 0.5 - place % 2, 0)
+            Sample(role, history, tokens(asked.answer), logprobs, 0.5 - place % 2, group)
+            for group, role in enumerate(roles)
             for place in range(asked.samples)
         ]
         made.learn(Batch(tuple(samples), dict.fromkeys(ROLES, asked.samples)))
@@ -134,7 +135,7 @@ def measure(case: Case) -> dict[str, float]:
         return float(peak_bytes() - before)
 
     draw(work(8, 2, 2))
-    learn(work(8, 4, 2))  # what is made once: the optimizer's state
+    learn(work(8, 4, 2), ROLES)  # what is made once: the optimizer's state
     return {"drawing": peak(draw, case.draws), "learning": peak(learn, case.learns)}
 
 
