@@ -222,7 +222,9 @@ def report() -> str:
         "compares the larger of both.\n\n"
         f"{table(['settings', *columns], rows)}\n\n"
         f"- Within {GOAL:.0%}: {len(offs) - len(missed)} of {len(offs)}"
-        f"{'; off by more: ' + ', '.join(missed) if missed else ''}."
+        f"{'; off by more: ' + ', '.join(missed) if missed else ''}.\n"
+        "- A quantized base on a CPU keeps the file of the whole weights mapped (resident, but the "
+        "system may take it back); a GPU does not hold it, and the estimate leaves it out."
         f"{beside}"
     )
 
