@@ -64,7 +64,8 @@ def measure(model: str, case: Case, way: str, threads: int) -> dict[str, Any]:
     from benchmarks.peers.gpu_work import name_of, peak, timed
     from orchestry.backends.local.adapters import Adapters
     from orchestry.backends.local.model import load_base
-    from orchestry.backends.local.sampler import PREFILL_TOKENS, Prompt, Sampler
+    from orchestry.backends.local.sampler import Prompt, Sampler
+    from orchestry.backends.local.sizes import PREFILL_TOKENS
 
     torch.set_num_threads(threads)
     base = load_base(model)
@@ -79,7 +80,7 @@ def measure(model: str, case: Case, way: str, threads: int) -> dict[str, Any]:
 
     sampler.draw([prompt(number, 8) for number in range(2)], 1)  # what is loaded at first use
     asked = [prompt(number, length) for number, length in enumerate(case.lengths())]
-    _forget_peak()
+    forget_peak()
     before = peak(base.device)
     found, seconds = timed(base.device, lambda: sampler.draw(asked, 1))
     answers = [one.ids for [one] in found]
@@ -91,7 +92,7 @@ def measure(model: str, case: Case, way: str, threads: int) -> dict[str, Any]:
     }
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """So that what loading took does not hide what drawing takes (proc(5), clear_refs)."""
     import torch
 

@@ -54,7 +54,7 @@ PANELS = {
         "behaviors": "List, show and compare what teams learned.",
         "sandbox": "Run untrusted programs against tests, confined.",
         "models": "List and fetch small models for the embedded provider.",
-        "doctor": "Check this machine: providers, weights, sandbox, disk.",
+        "doctor": "Check this machine: providers, GPU, weights, sandbox, disk.",
     },
 }
 COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}

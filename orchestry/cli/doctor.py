@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,7 +17,7 @@ import typer
 from orchestry import __version__
 from orchestry.cli import dotenv
 from orchestry.cli.groups import App
-from orchestry.cli.options import SAFETY, Config, Json, config_from, flag
+from orchestry.cli.options import RUN, SAFETY, Config, Json, config_from, flag, option
 from orchestry.cli.screen import console
 from orchestry.core.distribution import NAME, install, namesakes
 from orchestry.core.errors import OrchestryError, reason
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _Mark = Literal["ok", "absent", "bad"]
 SDKS = {"anthropic": "anthropic", "openai": "openai", "xllamacpp": "embedded"}
 """From a package to the extra that installs it."""
+_APART = "to draw answers with it, install vllm in an environment of its own: see learn.vllm_url"
 ROOM_MB = 500
 CODE = "def double(n):\n    return 2 * n\n"
 app = App()
@@ -55,16 +56,33 @@ def _command(
             "--keys",
         ),
     ] = False,
+    fits: Annotated[
+        list[str] | None,
+        option(
+            RUN,
+            "Memory that backend local needs for this model: a folder, a hub's name, or a part of "
+            "a known one's, such as 1.5B; may be repeated.",
+            "--fits",
+            metavar="MODEL",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        option(RUN, "The same on that GPU, such as l4 or a100.", "--gpu", metavar="NAME"),
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Check this machine: providers, weights, sandbox, disk.
+    """Check this machine: providers, GPU, weights, sandbox, disk, and what fits into memory.
 
     It changes nothing, and runs one test program in the sandbox. Exit code 1 if something is
     broken. With --config it also checks key, package and model of each provider that the config
-    names. With --keys it also says of each vendor whether it takes your key.
+    names; memory is estimated for its settings if it is one of backend local. With --keys it also
+    says of each vendor whether it takes your key.
     """
     config = config_from(file=file) if file else None
     checks = [*_examine(), *(_providers(config) if config else ())]
+    own = config if config and config.backend == "local" else config_from(backend="local")
+    checks += _hardware(own, fits or [], gpu)
     checks += _tried(config) if keys else ()
     if as_json:
         import json
@@ -94,6 +112,27 @@ def _examine() -> Iterator[_Check]:
     yield asyncio.run(_sandbox())
     yield _tasks()
     yield from _disks()
+
+
+def _hardware(config: RunConfig, models: list[str], gpu: str | None) -> Iterator[_Check]:
+    """Processor, GPU, what learns on it, and what fits. Raises ConfigError for an unknown GPU, and
+    for a model of unknown sizes."""
+    from orchestry.backends.local.model import hush
+    from orchestry.cli.hardware import cards, hardware, room, what_fits
+
+    hush()
+    found = cards()
+    yield from (_Check(*line) for line in hardware(found))
+    yield _package("bitsandbytes", "quantize")
+    vllm = _package("vllm", "vllm")
+    yield replace(vllm, fix=_APART) if vllm.mark == "absent" else vllm
+    free_gb, on_gpu = room(gpu, found)
+    try:
+        yield from (_Check(*line) for line in what_fits(config, models, free_gb, on_gpu=on_gpu))
+    except OrchestryError as error:
+        if models:
+            raise
+        yield _Check("fits", "bad", str(error))
 
 
 def _namesakes() -> Iterator[_Check]:

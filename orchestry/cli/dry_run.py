@@ -14,8 +14,12 @@ from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
 from orchestry.core.config import RunConfig
 from orchestry.engine.estimate import Estimate, Figures, estimate
+from orchestry.engine.forecast import Forecast, forecast, ppo_forecast
+from orchestry.engine.run import prepare
 from orchestry.report.text import counted, duration
 
+Rented = tuple[str | None, float | None]
+"""The values of --gpu and --gpu-price."""
 RUNS = Path("runs")
 """Where runs lie that nobody gave a folder."""
 
@@ -27,16 +31,23 @@ def show(
     as_json: bool,
     foretell: Callable[..., Estimate] = estimate,
     noun: str = "episode",
+    rented: Rented = (None, None),
 ) -> None:
     """Prints what the work would cost, counted in `noun`; makes no call and writes no file.
 
-    Earlier runs are looked for where runs lie, and beside the folder of this one.
+    Earlier runs are looked for where runs lie, and beside the folder of this one. For a run of
+    backend local it also says what the machine, or the GPU that is `rented`, has to do.
     """
     notes, folders = Notes(console(stderr=True)), [RUNS, *([run_dir.parent] if run_dir else [])]
     found = foretell(config, note=notes, runs=folders)
+    machine = None
+    if config.backend == "local" and foretell is estimate:
+        plan = prepare(config, lambda text: None, need_key=False)
+        machine = forecast(plan, found, *rented, note=notes)
     notes.close()
     if as_json:
-        typer.echo(json.dumps(plain(found)))
+        own = {"machine": machine.model_dump(mode="json")} if machine else {}
+        typer.echo(json.dumps(plain(found) | own))
         return
     where, usd = console(), found.cost_usd
     title = f"{found.task}, {counted(found.episodes, noun)} on {found.provider}/{found.model}"
@@ -47,6 +58,8 @@ def show(
         f"hard maximum {top}"
     )
     where.print(_remark(found, config.budget.usd), style="dim")
+    if machine:
+        where.print("\n".join(lines(machine)), highlight=False)
 
 
 def show_recipe(config: RunConfig, *, as_json: bool) -> None:
@@ -79,25 +92,59 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
     console().print(f"\ndollars: expected {expected:.4f}, {most}. Weights answer free of charge.")
 
 
-def show_steps(config: RunConfig, *, as_json: bool) -> None:
-    """Prints what a run of backend ppo would play, and makes all checks that cost nothing."""
+def show_steps(config: RunConfig, *, as_json: bool, usd_per_hour: float | None = None) -> None:
+    """Prints what a run of backend ppo would play, and how long that takes here, by a measurement
+    of about a second; makes all checks that cost nothing."""
     from orchestry.engine.arena import arena
 
     notes = Notes(console(stderr=True))
-    arena(config, notes)
-    notes.close()
+    found = arena(config, notes)
     batch = config.ppo.games * config.ppo.horizon
     batches = -(-config.ppo.steps // batch)
+    machine = ppo_forecast(found, batches * batch, usd_per_hour, notes)
+    notes.close()
     if as_json:
         free = dict.fromkeys(("calls", "input_tokens", "output_tokens"), 0)
         usd = dict.fromkeys(("p5", "expected", "p95", "max"), 0.0)
-        typer.echo(
-            json.dumps({**free, "cost_usd": usd, "steps": batches * batch, "batches": batches})
-        )
+        own = {"steps": batches * batch, "batches": batches, "machine": machine.model_dump()}
+        typer.echo(json.dumps({**free, "cost_usd": usd, **own}))
         return
     each = "batch" if batches == 1 else "batches"
     typer.echo(f"{config.task}: {batches * batch:,} steps, in {batches:,} {each} of {batch:,}")
     typer.echo("Nothing is paid: backend ppo asks no model.")
+    typer.echo("\n".join(lines(machine)))
+
+
+def lines(found: Forecast) -> list[str]:
+    """Memory, time and dollars of the machine, a line each."""
+    said = [f"device: {found.device}"]
+    if found.memory_gb:
+        parts = ", ".join(f"{name} {gb:.2g}" for name, gb in found.memory_gb.items() if gb)
+        parts = parts.rpartition(", total")[0]
+        fits = {True: "fits", False: "does not fit", None: "free memory unknown"}[found.fits]
+        room = "" if found.free_gb is None else f" into {found.free_gb:.3g} GB"
+        detail = f" ({parts})" if parts else ""
+        said.append(f"memory: about {found.memory_gb['total']:.2g} GB{detail}; {fits}{room}")
+    if found.seconds is not None:
+        how = {
+            "measured": "by a short measurement on this machine",
+            "table": "an estimate from data sheets and one measured GPU, never checked on this one",
+            None: "",
+        }[found.seconds_from]
+        said.append(f"time: about {spoken(found.seconds)} ({how}), without scoring and loading")
+    if found.usd is not None and found.usd_per_hour is not None:
+        rate = f"{found.usd_per_hour:.2f} dollars per hour ({found.price_from})"
+        said.append(f"GPU dollars: about {found.usd:.2f}, at {rate}")
+    return [*said, *([f"{found.why}"] if found.why else [])]
+
+
+def spoken(seconds: float) -> str:
+    """A time in the two units that count."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def plain(found: Estimate) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def _run(
     given = _parsed("run", args or ())
     if given["run_dir"]:
         raise ConfigError("--run-dir is not for a run on a host: --run-name names it")
-    if given["dry_run"]:
+    if given["dry_run"] or given["gpu"] or given["gpu_price"] is not None:
         raise ConfigError("a dry run needs no host: `orchestry run --dry-run`")
     config = config_from(**cast(RunFlags, {k: given[k] for k in RunFlags.__annotations__}))
     kind = "+".join(config.recipe.steps) or config.backend

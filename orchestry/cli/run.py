@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
     BUDGET,
+    OUTPUT,
     RUN,
     DryRun,
     Json,
@@ -29,7 +30,28 @@ from orchestry.cli.options import (
     trusting,
 )
 
+if TYPE_CHECKING:
+    from orchestry.core.config import RunConfig
+
 app = App()
+_Gpu = Annotated[
+    str | None,
+    option(
+        OUTPUT,
+        "With --dry-run of backend local: memory, time and dollars on that GPU, such as l4 or "
+        "a100, instead of this machine.",
+        metavar="NAME",
+    ),
+]
+_GpuPrice = Annotated[
+    float | None,
+    option(
+        OUTPUT,
+        "With --dry-run: dollars per hour of the machine, instead of the table's.",
+        metavar="USD",
+        min=0,
+    ),
+]
 
 
 @app.command("run")
@@ -38,6 +60,8 @@ def _run(
     run_dir: RunDir = None,
     run_name: RunName = None,
     dry_run: DryRun = False,
+    gpu: _Gpu = None,
+    gpu_price: _GpuPrice = None,
     show_best: ShowBest = False,
     verbose: Verbose = False,
     as_json: Json = False,
@@ -59,6 +83,7 @@ def _run(
     config = config_from(**flags)
     check_read(config.backend, RunFlags(), show_best)
     run_dir = run_dir if run_name is None else named(run_name, run_dir)
+    _check_rented(config, gpu, gpu_price, dry_run=dry_run)
     if dry_run:
         from orchestry.cli.dry_run import show, show_recipe, show_steps
 
@@ -66,9 +91,9 @@ def _run(
             show_recipe(config, as_json=as_json)
             return 0
         if config.backend == "ppo":
-            show_steps(config, as_json=as_json)
+            show_steps(config, as_json=as_json, usd_per_hour=gpu_price)
         else:
-            show(config, run_dir, as_json=as_json)
+            show(config, run_dir, as_json=as_json, rented=(gpu, gpu_price))
         return 0
     from orchestry.cli.show import finish_recipe, finish_run
     from orchestry.cli.watch import watching
@@ -79,6 +104,25 @@ def _run(
     if config.recipe.steps:
         return finish_recipe(found, as_json=as_json)
     return finish_run(found, show_best=show_best, as_json=as_json)
+
+
+def _check_rented(config: RunConfig, gpu: str | None, usd: float | None, *, dry_run: bool) -> None:
+    """Raises ConfigError for --gpu and --gpu-price where nothing would read them."""
+    from orchestry.core.errors import ConfigError
+
+    if gpu is None and usd is None:
+        return
+    if not dry_run:
+        raise ConfigError(
+            "--gpu and --gpu-price are for estimates: add --dry-run, or leave them out"
+        )
+    if config.backend == "api" or config.recipe.steps:
+        what = "a recipe" if config.recipe.steps else "backend api, which needs no GPU"
+        raise ConfigError(f"--gpu and --gpu-price are not for {what}: leave them out")
+    if gpu is not None and config.backend == "ppo":
+        raise ConfigError(
+            "--gpu is for backend local: ppo's time is measured on this machine, so leave it out"
+        )
 
 
 def named(name: str, run_dir: Path | None) -> Path:

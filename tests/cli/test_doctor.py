@@ -180,3 +180,51 @@ def test_a_server_that_is_not_there_and_a_call_that_is_too_dear_are_told(
 
 def test_without_a_key_nothing_is_tried(cli: CommandLine) -> None:
     assert "none is set" in cli("doctor", "--keys").out
+
+
+SMI = """#!/bin/sh
+echo "NVIDIA A100-SXM4-80GB, 81920, 81000, 570.86, 8.0"
+echo "Tesla T4, 15360, 15000, 570.86, 7.5"
+"""
+
+
+def test_each_gpu_is_a_line_and_what_fits_is_its_memory(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    checks = {c["name"]: c for c in json.loads(cli("doctor", "--json").out)["checks"]}
+    assert (
+        "NVIDIA A100-SXM4-80GB, 85.9 GB, 84.9 GB free, driver 570.86, bfloat16"
+        in (checks["gpu 0"]["found"])
+    )
+    assert "no bfloat16" in checks["gpu 1"]["found"]
+    assert "84.9 GB free" in checks["fits"]["found"]
+    assert "Qwen2.5-Coder-7B-Instruct" in checks["fits"]["found"]
+
+
+def test_without_a_gpu_it_says_what_to_do(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    checks = {c["name"]: c for c in json.loads(cli("doctor", "--json").out)["checks"]}
+    assert checks["gpu"]["mark"] == "absent"
+    assert checks["gpu"]["found"] == "no nvidia-smi on PATH"
+    assert "computes on the CPU" in checks["gpu"]["fix"]
+    assert "cores for this process: " in checks["cpu"]["found"]
+    assert checks["vllm"]["mark"] == "ok" or "learn.vllm_url" in checks["vllm"]["fix"]
+
+
+def test_what_a_model_needs_is_told_in_several_ways(cli: CommandLine) -> None:
+    shown = json.loads(cli("doctor", "--json", "--fits", "1.5b-instruct", "--gpu", "t4").out)
+    fits = [check for check in shown["checks"] if check["name"] == "fits"]
+    assert len(fits) == 4
+    assert "4-bit, 2 agents, group 4, 512 tokens: about" in fits[1]["found"]
+    assert {check["mark"] for check in fits} == {"ok"}
+    large = cli("doctor", "--json", "--fits", "coder-7b", "--gpu", "t4").out
+    marks = [c["mark"] for c in json.loads(large)["checks"] if c["name"] == "fits"]
+    assert marks[0] == "absent"
+    cli("doctor", "--fits", "nobody/knows").failed(2, "the sizes of nobody/knows are not known")
+    cli("doctor", "--gpu", "t5").failed(2, "unknown GPU 't5'")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import FAKE, CommandLine
+from tests.cli.support import FAKE, TASKS, CommandLine
 
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
 UNTIL = Path(__file__).parents[2] / "benchmarks" / "server" / "tasks"
@@ -100,3 +100,83 @@ def test_a_budget_that_is_too_small_does_not_promise_what_a_larger_one_learns(
     assert "is enough in 95 of 100 cases." in small
     assert "Learning, with that larger budget: " in small
     assert "Learning: " in large
+
+
+# --- memory, time and dollars of the machine ------------------------------------------------------
+
+LOCAL = ("run", "--backend", "local", "--task", "words", "--task-path", TASKS, "--dry-run")
+CODER = ("--model", "Qwen/Qwen2.5-Coder-1.5B-Instruct")
+
+
+def test_a_gpu_that_is_not_here_is_estimated_from_the_table(cli: CommandLine) -> None:
+    pytest.importorskip("torch")
+    dry = (*LOCAL, *CODER, "--gpu", "a100", "--episodes", 200)
+    machine = json.loads(cli(*dry, "--json").out)["machine"]
+    assert (machine["device"], machine["free_gb"], machine["seconds_from"]) == ("a100", 80, "table")
+    assert machine["usd"] == pytest.approx(machine["seconds"] / 3600 * machine["usd_per_hour"])
+    assert "2026" in machine["price_from"]
+    parts = machine["memory_gb"]
+    most = max(parts["drawing"], parts["learning"])
+    whole = parts["weights"] + parts["trained"] + most + parts["process"]
+    assert parts["total"] == pytest.approx(whole, abs=0.01)
+    own = json.loads(cli(*dry, "--json", "--gpu-price", 9).out)["machine"]
+    assert (own["usd_per_hour"], own["price_from"]) == (9, "--gpu-price")
+    slower = json.loads(cli(*dry, "--json", "--gpu", "l4").out)["machine"]
+    assert slower["seconds"] > machine["seconds"]
+    shown = " ".join(cli(*dry).out.split())
+    assert "fits into 80 GB" in shown
+    assert "an estimate from data sheets and one measured GPU, never checked on this one" in shown
+    assert "GPU dollars: about" in shown
+
+
+def test_a_model_that_is_not_here_is_neither_fetched_nor_measured(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    machine = json.loads(cli(*LOCAL, *CODER, "--json", "--set", "learn.device=cpu").out)["machine"]
+    assert machine["seconds_from"] == "table"
+    assert machine["device"] == "t4"  # the smallest that has the memory
+    assert "Qwen2.5-Coder-1.5B-Instruct is not on this machine" in machine["why"]
+    unknown = json.loads(cli(*LOCAL, "--model", "nobody/knows", "--json").out)["machine"]
+    assert (unknown["memory_gb"], unknown["seconds"]) == (None, None)
+    assert "the sizes of nobody/knows are not known" in unknown["why"]
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ((*LOCAL, "--gpu", "t5"), "unknown GPU 't5'"),
+        ((*LOCAL[:-1], "--gpu", "t4"), "add --dry-run"),
+        (("run", *FAKE, "--dry-run", "--gpu", "t4"), "not for backend api, which needs no GPU"),
+        (("run", *FAKE, "--dry-run", "--gpu-price", 1), "not for backend api"),
+        (("remote", "run", "host", "--", "--gpu", "t4"), "a dry run needs no host"),
+    ],
+)
+def test_a_gpu_that_nothing_would_read_is_an_error(
+    cli: CommandLine, asked: tuple[object, ...], said: str
+) -> None:
+    cli(*asked).failed(2, said)
+
+
+@pytest.mark.slow
+def test_weights_that_are_here_are_measured_and_nothing_is_written(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    from tests.backends.local.tiny import tiny_folder
+
+    model = tiny_folder(tmp_path / "model")
+    before = sorted(path.name for path in model.iterdir())
+    dry = (*LOCAL, "--model", model, "--set", "learn.device=cpu", "--episodes", 16)
+    small = json.loads(cli(*dry, "--json").out)["machine"]
+    assert (small["seconds_from"], small["usd"]) == ("measured", None)
+    assert 0 < small["seconds"] < 600
+    more = json.loads(cli(*dry, "--json", "--episodes", 160, "--gpu-price", 1).out)["machine"]
+    assert more["seconds"] > small["seconds"]
+    assert more["usd"] == pytest.approx(more["seconds"] / 3600)
+    alone = cli(*dry, "--set", "learn.enabled=false")
+    assert "by a short measurement on this machine" in " ".join(alone.out.split())
+    assert not Path("runs").exists()
+    assert sorted(path.name for path in model.iterdir()) == before

@@ -227,15 +227,18 @@ def test_an_evaluation_finds_a_task_that_moved(cli: CommandLine) -> None:
 def test_a_dry_run_says_what_is_played_and_that_nothing_is_paid(cli: CommandLine) -> None:
     dry = (*RUN, "--steps", "1M", "--dry-run")
     shown = cli(*dry)
-    assert (shown.code, shown.out.splitlines()) == (
-        0,
-        [
-            "bucket_brigade: 1,015,808 steps, in 62 batches of 16,384",
-            "Nothing is paid: backend ppo asks no model.",
-        ],
-    )
-    found = json.loads(cli(*dry, "--json").out)
+    first, second, device, memory, time = shown.out.splitlines()
+    assert first == "bucket_brigade: 1,015,808 steps, in 62 batches of 16,384"
+    assert second == "Nothing is paid: backend ppo asks no model."
+    assert device.startswith("device: ")
+    assert memory.startswith("memory: about ")
+    assert time.endswith("(by a short measurement on this machine), without scoring and loading")
+    found = json.loads(cli(*dry, "--json", "--gpu-price", 3.6).out)
+    machine = found["machine"]
+    assert machine["usd"] == pytest.approx(machine["seconds"] / 1000)
+    assert machine["seconds"] > 0
     assert (found["calls"], found["steps"], found["batches"]) == (0, 1_015_808, 62)
     assert found["cost_usd"] == {"p5": 0.0, "expected": 0.0, "p95": 0.0, "max": 0.0}
     assert not Path("made").exists()
     cli(*dry, "--set", "options.scenario=nowhere").failed(2, "unknown scenario 'nowhere'")
+    cli(*dry, "--gpu", "a100").failed(2, "--gpu is for backend local")

@@ -28,12 +28,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from orchestry.backends.local.model import Base, base_digest, quiet
+from orchestry.backends.local.sizes import ATTENTION
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, StoreError, reason
 from orchestry.core.files import to_json
 from orchestry.core.seeds import derive
 
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEAR = "all-linear"
 """As targets: every linear layer except the output layer, as in peft."""
 _Spans = tuple[tuple[int, int, int | None], ...]

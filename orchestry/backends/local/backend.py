@@ -106,7 +106,7 @@ class LocalBackend(Backend):
         """Of the last update."""
         self._samples = list[int]()
         """Actions learned from, per update."""
-        self._models = {role: one.model for role, one in self._drawn(self.team(task)).items()}
+        self._models = {role: one.model for role, one in self.drawn(task).items()}
         learn = self.config.learn
         held_out = dev_problems(task.problems("dev"), learn.evaluate_problems, self.config.seed)
         self._dev = DevEvaluations(held_out, self.config.seed, learn.evaluate_every)
@@ -234,9 +234,9 @@ class LocalBackend(Backend):
         }
         return shown(self.library, team)
 
-    def _drawn(self, team: Mapping[str, Member]) -> dict[str, Member]:
+    def drawn(self, task: BaseTask[Any]) -> dict[str, Member]:
         """Those of the team whom the weights answer for."""
-        return {role: member for role, member in team.items() if role not in self._own}
+        return {role: one for role, one in self.team(task).items() if role not in self._own}
 
     def files(self) -> dict[str, str]:
         """See Backend: the library in use."""
@@ -368,7 +368,7 @@ class LocalBackend(Backend):
         settings = self.config.learn
         updates = self.config.episodes // settings.every
         trainer = load_trainer(
-            self._drawn(self.team(task)),
+            self.drawn(task),
             settings,
             updates,
             self.config.seed,

@@ -18,8 +18,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from orchestry.backends.local.adapters import ATTENTION, SHARED, Adapters, folder_of
+from orchestry.backends.local.adapters import SHARED, Adapters, folder_of
 from orchestry.backends.local.model import Base, base_digest, quiet
+from orchestry.backends.local.sizes import ATTENTION
 from orchestry.backends.local.weights import FULL
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, StoreError, reason
@@ -27,7 +28,6 @@ from orchestry.core.files import to_json
 from orchestry.core.learning import LearnConfig
 from orchestry.core.machine import memory_gb
 from orchestry.core.seeds import derive
-from orchestry.core.types import Member
 
 WEIGHTS = "model.safetensors"
 _COPIES = 4
@@ -180,12 +180,3 @@ def worn(base: Base, agents: Sequence[str], settings: LearnConfig, seed: int) ->
         seed=derive(seed, "adapters"),
         shared=settings.shared,
     )
-
-
-def crewed(team: Mapping[str, Member], settings: LearnConfig) -> list[dict[str, Member]]:
-    """The agents that use one copy of weights together: those of one base or, where all weights are
-    trained and not shared, each alone."""
-    if settings.method == "full" and not settings.shared:
-        return [{role: member} for role, member in team.items()]
-    models = dict.fromkeys(member.model for member in team.values())
-    return [{role: m for role, m in team.items() if m.model == model} for model in models]

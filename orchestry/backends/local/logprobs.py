@@ -17,14 +17,13 @@ import torch
 
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.decode import additive, aligned, check_attention
+from orchestry.backends.local.sizes import CHUNK
 from orchestry.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from orchestry.backends.local.adapters import Adapters
     from orchestry.backends.local.model import Base
 
-CHUNK = 1 << 25
-"""Logits held at once: 128 MiB in float32, for any vocabulary."""
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Config keys of models that change the logits after the last linear layer."""
 _Function: Any = torch.autograd.Function  # its methods have no types

@@ -229,8 +229,13 @@ def loadable(
     """
     if name != EMBEDDED:
         return source_of(name)
-    folder = cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
+    folder = converted_folder(environ)
     return str(converted(folder, lambda: models.fetch_weights(progress, environ)))
+
+
+def converted_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the embedded model lies once it was converted."""
+    return cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
 
 
 def require_local() -> None:
@@ -551,7 +556,7 @@ def base_digest(name: str, environ: Mapping[str, str] = os.environ) -> str | Non
         return text_digest(models.SHA256)
     folder = Path(source_of(name))
     if not folder.is_dir():
-        cached = _fetched(name)
+        cached = fetched(name)
         if cached is None:
             return None
         folder = cached
@@ -566,7 +571,7 @@ def base_digest(name: str, environ: Mapping[str, str] = os.environ) -> str | Non
         ) from None
 
 
-def _fetched(name: str) -> Path | None:
+def fetched(name: str) -> Path | None:
     """The path of a hub's model on this disk."""
     from huggingface_hub import try_to_load_from_cache
 

@@ -27,6 +27,7 @@ from orchestry.backends.local.decode import (
     roomy_cache,
 )
 from orchestry.backends.local.memory import out_of_memory, release
+from orchestry.backends.local.sizes import MAX_ROWS, PREFILL_TOKENS
 from orchestry.backends.local.steps import Fixed, Growing, Recorder, Rows
 from orchestry.core.errors import LearnError, reason
 
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
     from orchestry.backends.local.model import Base
 
 
-MAX_ROWS = 256
-"""Rows decoded together. Keys and values take rows x tokens x layers x 4 x KV width bytes
-(bf16)."""
-PREFILL_TOKENS = 4096
-"""Tokens of one pass over prompts. Its masks have at most PREFILL_TOKENS ** 2 / 2 numbers; a single
-prompt needs none (python -m benchmarks.guarantees.prefill)."""
 WASTE = 8
 """Ended rows are dropped as soon as one row in this many has ended."""
 RECORDED_WASTE = 2

@@ -30,7 +30,7 @@ from orchestry.backends.local.batch import (
 )
 from orchestry.backends.local.critic import Critic
 from orchestry.backends.local.diagnostics import Learnt, Tally, tally_of
-from orchestry.backends.local.full import check_memory, crewed, worn
+from orchestry.backends.local.full import check_memory, worn
 from orchestry.backends.local.importance import Weighing
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
@@ -38,6 +38,7 @@ from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
 from orchestry.backends.local.model import Base, load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
+from orchestry.backends.local.sizes import JOINED_ON_A_CPU, ON_A_CPU, ON_A_GPU, crewed
 from orchestry.backends.local.vllm import VllmSampler
 from orchestry.core.errors import (
     ConfigError,
@@ -332,13 +333,6 @@ def _check_tokenizers(crews: Sequence[Crew]) -> None:
                 f"one, so all need one tokenizer, and {base.name} has another than {first.name}: "
                 "name bases of one family in agents.ROLE.model, or leave out learn.baseline"
             )
-
-
-ON_A_GPU, ON_A_CPU = 4096, 1024
-"""Tokens of a micro-batch."""
-JOINED_ON_A_CPU = 512
-"""Tokens up to which a CPU takes several prompts in one pass: more hardly pays there, and memory
-grows with them."""
 
 
 @dataclass(frozen=True, slots=True)

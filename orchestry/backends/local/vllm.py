@@ -30,7 +30,8 @@ from orchestry.backends.local.decode import Ending, Endings
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.memory import MicroBatches
 from orchestry.backends.local.replicas import Answer, Replicas
-from orchestry.backends.local.sampler import MAX_ROWS, Drawn, Prompt, evaluating
+from orchestry.backends.local.sampler import Drawn, Prompt, evaluating
+from orchestry.backends.local.sizes import MAX_ROWS
 from orchestry.backends.local.vllm_server import PATIENCE_S, Served, VllmServer
 from orchestry.core.errors import LearnError, ProviderError, StoreError, reason
 

@@ -14,8 +14,9 @@ peft = pytest.importorskip("peft")
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from orchestry.backends.local.adapters import ATTENTION, Adapters
+from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.model import Base
+from orchestry.backends.local.sizes import ATTENTION
 from orchestry.core.errors import ConfigError, StoreError
 from tests.backends.local.tiny import Kind, tiny_model, tiny_tokenizer
 

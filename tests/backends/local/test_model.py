@@ -24,7 +24,7 @@ import gguf
 from safetensors.torch import load_file, save_file
 
 import orchestry
-from orchestry.backends.local.model import Base, _fetched, converted, load_base
+from orchestry.backends.local.model import Base, converted, fetched, load_base
 from orchestry.core import files as pinned
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, StoreError
 from orchestry.core.types import Message
@@ -490,4 +490,4 @@ def test_another_base_in_the_same_place_is_accepted_only_by_name(
 
 
 def test_a_name_that_no_hub_takes_is_left_to_who_loads_it() -> None:
-    assert _fetched("no such name") is None
+    assert fetched("no such name") is None

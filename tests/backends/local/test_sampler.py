@@ -15,7 +15,8 @@ from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.model import Base
-from orchestry.backends.local.sampler import PREFILL_TOKENS, Drawn, Prompt, Sampler, _causal
+from orchestry.backends.local.sampler import Drawn, Prompt, Sampler, _causal
+from orchestry.backends.local.sizes import PREFILL_TOKENS
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
 from tests.backends.local.teams import plain_logprobs, some_ids, team
 from tests.backends.local.tiny import Kind

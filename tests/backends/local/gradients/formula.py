@@ -18,7 +18,7 @@ import torch
 from torch.func import functional_call
 from transformers import AutoModelForCausalLM
 
-from orchestry.backends.local.adapters import ATTENTION
+from orchestry.backends.local.sizes import ATTENTION
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.types import NodeId, Tree
 from tests.backends.local.gradients.world import (

@@ -1,0 +1,189 @@
+"""What `orchestry doctor` says about processor, GPU and the packages that learn, and what fits."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from orchestry.core.distribution import install
+
+if TYPE_CHECKING:
+    from orchestry.core.config import RunConfig
+
+Mark = Literal["ok", "absent", "bad"]
+Line = tuple[str, Mark, str, str]
+"""Name, mark, what was found, and the fix: a check of doctor."""
+_QUERY = ("name", "memory.total", "memory.free", "driver_version", "compute_cap")
+_WAIT_S = 20
+_BF16 = 8
+"""Compute capability from which a GPU computes in bfloat16 (Ampere)."""
+WAYS: dict[str, dict[str, Any]] = {
+    "": {},
+    "4-bit": {"quantize": "nf4"},
+    "gradient checkpointing": {"gradient_checkpointing": True},
+    "4-bit, gradient checkpointing": {"quantize": "nf4", "gradient_checkpointing": True},
+}
+"""Settings of `learn` that save memory; the first are the config's own."""
+PROMPT = 512
+"""Tokens of a prompt that the estimates assume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An NVIDIA GPU, as its driver tells it."""
+
+    name: str
+    total_gb: float
+    free_gb: float
+    driver: str
+    bfloat16: bool
+
+
+def cards() -> list[Card] | str:
+    """This machine's GPUs by nvidia-smi, which needs no torch; or why there are none."""
+    if (tool := shutil.which("nvidia-smi")) is None:
+        return "no nvidia-smi on PATH"
+    ask = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=_WAIT_S, check=False)
+        rows = [line.split(", ") for line in done.stdout.splitlines() if line.strip()]
+        if done.returncode or not rows:
+            return f"nvidia-smi says {(done.stdout + done.stderr).strip()[:200] or 'nothing'}"
+        return [_card(*row) for row in rows]
+    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired) as error:
+        return f"nvidia-smi can't be used: {error}"
+
+
+def _card(name: str, total: str, free: str, driver: str, capability: str) -> Card:
+    able = int(capability.partition(".")[0]) >= _BF16
+    return Card(name, int(total) * 2**20 / 1e9, int(free) * 2**20 / 1e9, driver, able)
+
+
+def hardware(found: list[Card] | str) -> Iterator[Line]:
+    """Processor, torch and GPUs."""
+    yield _processor()
+    able, line = _torch()
+    yield line
+    if isinstance(found, str):
+        if able:  # AMD's, which torch knows under the same name
+            yield "gpu", "ok", _by_torch(), ""
+        else:
+            fix = "backend local computes on the CPU; for a GPU, install NVIDIA's driver"
+            yield "gpu", "absent", found, fix
+        return
+    known = find_spec("torch") is not None  # else torch's own line says what is missing
+    for number, card in enumerate(found):
+        half = "bfloat16" if card.bfloat16 else "no bfloat16: set learn.dtype=float32"
+        memory = f"{card.total_gb:.1f} GB, {card.free_gb:.1f} GB free"
+        told = f"{card.name}, {memory}, driver {card.driver}, {half}"
+        usable = able or not known
+        fix = "" if usable else "torch can't use it: install torch's build for its CUDA version"
+        yield f"gpu {number}", "ok" if usable else "absent", told, fix
+
+
+def _processor() -> Line:
+    from orchestry.core.machine import cores, lacks_bfloat16, processor
+
+    half = "bfloat16 by its own instructions"
+    if lacks_bfloat16():
+        half = "no instructions for bfloat16, so learn.dtype=float32 is faster"
+    elif platform.machine().lower() not in ("x86_64", "amd64"):
+        half = "bfloat16 is not looked at on this kind of processor"
+    return "cpu", "ok", f"{processor()}, cores for this process: {cores()}, {half}", ""
+
+
+def _torch() -> tuple[bool, Line]:
+    """Whether torch can use a GPU, and its line. Imported here alone: it takes seconds."""
+    if find_spec("torch") is None:
+        return False, ("torch", "absent", "not installed", install("local"))
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return False, ("torch", "bad", f"can't be imported: {error}", install("local"))
+    version: Any = torch.version
+    built = (version.cuda and f"CUDA {version.cuda}") or (version.hip and f"ROCm {version.hip}")
+    able = torch.cuda.is_available()
+    use = "uses a GPU" if able else "sees no GPU"
+    return able, ("torch", "ok", f"{torch.__version__}, {built or 'built for CPUs'}, {use}", "")
+
+
+def _by_torch() -> str:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    memory = f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB free"
+    half = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
+    return f"{torch.cuda.get_device_name()}, {memory}, {half}"
+
+
+def room(gpu: str | None, found: list[Card] | str) -> tuple[float | None, bool]:
+    """Free memory in units of 1e9 bytes (None: unknown), and whether it is a GPU's: of one that the
+    table has, of the first one here, or of this machine. Raises ConfigError for an unknown GPU."""
+    from orchestry.core.gpus import gpu_named
+    from orchestry.core.machine import memory_gb
+
+    if gpu is not None:
+        return gpu_named(gpu).memory_gb, True
+    return (memory_gb(), False) if isinstance(found, str) else (found[0].free_gb, True)
+
+
+def what_fits(
+    config: RunConfig, models: list[str], free_gb: float | None, *, on_gpu: bool
+) -> Iterator[Line]:
+    """Memory of backend local with the config's settings: of each of these models in several ways,
+    else of all known ones in one line. Raises ConfigError for a model of unknown sizes."""
+    from orchestry.backends.local.sizes import KNOWN, model_named
+
+    agents, learn = _agents(config), config.learn
+    settings = f"{agents} agents, group {learn.samples}, {config.sampling.max_tokens} tokens"
+    short = list[str]()
+    for model in map(model_named, models or KNOWN):
+        figures = {name: _needed(config, model, agents, way, on_gpu) for name, way in WAYS.items()}
+        for name, gb in figures.items() if models else ():
+            fits = free_gb is None or gb["total"] <= free_gb
+            parts = ", ".join(f"{part} {one:.2g}" for part, one in gb.items() if part != "total")
+            told = f"{model}, {name + ', ' if name else ''}{settings}: about {gb['total']:.2g} GB"
+            yield "fits", "ok" if fits else "absent", f"{told} ({parts})", _short_of(fits, free_gb)
+        least, name = min((gb["total"], name) for name, gb in list(figures.items())[:2])
+        if free_gb is not None and least <= free_gb:
+            short.append(f"{model.rpartition('/')[2]} {least:.2g} GB{f' ({name})' if name else ''}")
+    if not models:
+        free = "unknown" if free_gb is None else f"{free_gb:.3g} GB"
+        told = f"backend local, {settings}, {free} free: {', '.join(short) or 'no known model'}"
+        yield "fits", "ok" if short else "absent", told, "" if short else "orchestry doctor --fits"
+
+
+def _short_of(fits: bool, free_gb: float | None) -> str:
+    if fits or free_gb is None:
+        return ""
+    return (
+        f"{free_gb:.3g} GB are free: lower learn.micro_tokens or sampling.max_tokens, or choose a "
+        "smaller base"
+    )
+
+
+def _agents(config: RunConfig) -> int:
+    from orchestry.task.registry import load_task
+
+    return len(load_task(config.task, config.task_path, config.weights, config.options).agents)
+
+
+def _needed(
+    config: RunConfig, model: str, agents: int, way: Mapping[str, Any], on_gpu: bool
+) -> dict[str, float]:
+    from orchestry.backends.local.fits import Crew, Work, in_gb, memory
+    from orchestry.backends.local.sizes import shape_of
+    from orchestry.core.config import validate
+    from orchestry.core.resolve import merge
+
+    learn = validate(merge(config.plain(), {"learn": way})).learn
+    rows = learn.every * learn.samples * agents
+    work = Work(PROMPT, config.sampling.max_tokens, rows, learn.samples, learn.every)
+    alone = learn.method == "full" and not learn.shared
+    crews = [Crew(shape_of(model), 1)] * agents if alone else [Crew(shape_of(model), agents)]
+    return in_gb(memory(crews, learn, [work], on_gpu))
