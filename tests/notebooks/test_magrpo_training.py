@@ -38,7 +38,7 @@ class Even(TeamTask):
     async def evaluate(self, state, tools):
         text = "".join(said for _, said in state.said)
         even = sum(ord(sign) % 2 == 0 for sign in text) / max(1, len(text))
-        return self.score(even=even, tags=["cooperates"] if even > 0.5 else [])
+        return self.score(even=even, tags=["cooperates"] if even > 0.25 else [])
 '''
 
 
@@ -142,7 +142,8 @@ def test_it_plays_on_a_tiny_model(notebook: Any, tmp_path: Path) -> None:
     assert 'TASK = "code_collaboration"' in cell.source
     cell.source += "".join(f"\n{name} = {value!r}" for name, value in settings.items())
     for id, new in (("training", "again"), ("exporting", "twice")):  # all cells are run once more
-        notebook.cells.append(copy.deepcopy(_cell(notebook, id)) | {"id": new})
+        notebook.cells.append(copy.deepcopy(_cell(notebook, id)))
+        notebook.cells[-1].id = new
     client = NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
@@ -150,7 +151,7 @@ def test_it_plays_on_a_tiny_model(notebook: Any, tmp_path: Path) -> None:
 
     shown = {c.id: c.get("outputs", []) for c in notebook.cells if c.cell_type == "code"}
     said = {id: "".join(o.get("text", "") for o in outputs) for id, outputs in shown.items()}
-    assert said["trying"].endswith("s\n")
+    assert said["trying"].endswith("%\n")
     assert "5 episodes to play, of 3 problems" in said["trying"]
     assert re.search(r"· [\d,]{5,} parameters in the base, and [\d,]{4,} trained", said["trying"])
     rates = re.findall(r"episode \d: mean reward 0\.\d+, cooperates (\d+)%", said["trying"])
@@ -172,7 +173,8 @@ def test_it_plays_on_a_tiny_model(notebook: Any, tmp_path: Path) -> None:
     assert said["exporting"].count("MB") == 2  # an adapter per agent
     assert said["exporting"] == said["twice"]
     log = (tmp_path / "runs" / "notebook.log").read_text(encoding="utf-8")
-    for line in (said["trying"] + said["training"] + said["exporting"]).splitlines():
+    told = [o.text for id in ("trying", "training") for o in shown[id] if o.name == "stdout"]
+    for line in "".join(told).splitlines():
         assert line in log
     assert "$0.0000 of $1.0" in said["counting"]
     for id in ("plotting", "parts"):
