@@ -117,7 +117,7 @@ def test_the_drive_can_be_left_out(storage: dict[str, Any], tmp_path: Path) -> N
 
 
 def test_a_drive_that_is_not_there_is_said(storage: dict[str, Any]) -> None:
-    sys.modules["google.colab"].drive.mount = lambda place: None  # type: ignore[attr-defined]
+    sys.modules["google.colab"].drive.mount = lambda place: None
     with pytest.raises(RuntimeError, match=r"not at .*MyDrive: allow access, or set DRIVE = False"):
         exec(storage["source"], storage | {"DRIVE": True})
 
