@@ -134,7 +134,8 @@ class _Watch:
         self._stop()  # of a run before this one
         self.note.close()
         went_on = f", {counted(done, 'episode')} done before" if done else ""
-        self.note(f"{config.task} on {who(plan)} -> {folder}{went_on}")
+        problems = counted(len(plan.problems), "problem")
+        self.note(f"{config.task} on {who(plan)}, {problems} -> {folder}{went_on}")
         if done >= config.episodes:
             return  # nothing to play, so there is no reward to show
         self._meter = Meter(plan, done)

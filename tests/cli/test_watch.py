@@ -42,7 +42,7 @@ def test_python_shows_the_same_unless_told_who_watches(
     run = orchestry.train(config, tmp_path / "shown")
     assert "reading the config" in capsys.readouterr().err
     orchestry.evaluate(run, "test")
-    assert "words on fake/" in capsys.readouterr().err
+    assert re.search(r"words on fake/\S+, \d problems? -> ", capsys.readouterr().err)
     orchestry.train(config, tmp_path / "none", None)
     orchestry.train(config, tmp_path / "silent", observer=Silent())
     assert capsys.readouterr().err == ""

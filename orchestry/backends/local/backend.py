@@ -331,6 +331,7 @@ class LocalBackend(Backend):
         self._dev.go_on(event for event in on.store.events if isinstance(event, Evaluated))
         self._dev_rollout = self._unjudged(on.task, on.rate)
         if self.every is not None:
+            on.warn(self._trainer.sizes)
             self._take_back(self.updates * self.every, on.warn)
 
     def _last(self, learned: Sequence[Learned]) -> Path | None:

@@ -102,6 +102,14 @@ class Trainer:
         )
         """The critic, on the first crew's base; None: groups of actions are compared."""
 
+    @property
+    def sizes(self) -> str:
+        """How many parameters there are and how many of them are trained, in a sentence."""
+        whole = sum(crew.base.model.num_parameters() for crew in self.crews)
+        if self._settings.method == "full":
+            return f"{whole:,} parameters, of which {self.optimizer.size:,} are trained"
+        return f"{whole:,} parameters in the base, and {self.optimizer.size:,} trained in adapters"
+
     def draw(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
         """`n` answers per request, in one batch per crew; see Crew.draw."""
         found: dict[int, list[Completion]] = {}

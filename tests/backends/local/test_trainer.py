@@ -65,6 +65,21 @@ def request(agent: str, seed: int, text: str = "say something", max_tokens: int 
     )
 
 
+def test_the_number_of_parameters_is_said(model: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    base = sum(each.numel() for each in load_file(Path(model, "model.safetensors")).values())
+    made = trainer(model)
+    made.save(tmp_path / "000001", keep=2)
+    files = sorted((tmp_path / "000001").glob("*/adapter_model.safetensors"))
+    own = [sum(each.numel() for each in load_file(file).values()) for file in files]
+    assert len(own) == len(ROLES)
+    said = f"{base:,} parameters in the base, and {sum(own):,} trained in adapters"
+    assert made.sizes == said
+    whole = trainer(model, method="full", rank=16, alpha=32)
+    assert whole.sizes == f"{2 * base:,} parameters, of which {2 * base:,} are trained"
+
+
 def batch_of(made: Trainer, seed: int = 0, n: int = 4, max_tokens: int = 12) -> Batch:
     """What the team draws now, each agent's even samples planted as good and odd ones as bad."""
     asked = [request(r, seed + place, max_tokens=max_tokens) for place, r in enumerate(ROLES)]
