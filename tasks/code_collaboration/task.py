@@ -109,6 +109,7 @@ class CodeCollaboration(BaseTask[Work]):
     }
     options_type: ClassVar[type[Frozen]] = Options
     judged = False
+    rubric = prompts.RUBRIC
     solved = "solved"
     options: Options
 
