@@ -158,7 +158,7 @@ def test_the_local_configs_are_those_of_a_run_and_show_defaults(tmp_path: Path) 
     seeds = validate(read_config_file(ROOT / "configs" / "seeds.yaml"))
     search = seeds.search
     assert (search.beam_width, search.k_samples, search.exploration) == (10, 5, 0.1)
-    load_task(seeds.task, seeds.weights)  # its parts are the task's
+    load_task(seeds.task, weights=seeds.weights)  # its parts are the task's
     laptop = validate(read_config_file(ROOT / "configs" / "laptop.yaml"))
     assert laptop.provider.name == "embedded"
     assert load_task(laptop.task, options=laptop.options).problems("train")
