@@ -4,6 +4,7 @@ content of a row does not matter here.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -160,7 +161,7 @@ class Texts:
     prefix: str
     """Prefix of its problems' ids; the rest is a hash of the text."""
     cleaned: Callable[[str], str] = str.strip
-    splits: Mapping[Split, str] = field(default_factory=dict, hash=False)
+    splits: Mapping[Split, str] = dataclasses.field(default_factory=dict, hash=False)
     """The data set's split for each of ours, as in `Columns`, for `published`."""
 
     def problems(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry.core import errors
+from orchestry.core.types import Split
 
 HUB = {"humaneval": "openai/openai_humaneval", "coophumaneval": "OpenMLRL/CoopHumanEval"}
 
@@ -47,6 +48,8 @@ class Function:
     """The tests, where all are calls with written values; the first is shown to the agents."""
     grade: int | None = None
     """How hard it is, from 1; None if the row does not say."""
+    split: Split | None = None
+    """The split that the row names; None: by a hash of the id."""
 
 
 def function(bank: str, where: str, row: Any) -> Function:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestry.core import errors
+from orchestry.core.types import SPLITS, Split
 from orchestry.task.humaneval import Case, Function
 
 HUB = "newfacade/LeetCodeDataset"
@@ -83,6 +84,7 @@ def function(where: str, row: Any) -> Function | str:
         tests=(),
         calls=calls,
         grade=_grade(where, row),
+        split=_split(where, row),
     )
 
 
@@ -146,6 +148,15 @@ def _grade(where: str, row: Mapping[str, Any]) -> int | None:
             f"{where} has the difficulty {given!r}: write Easy, Medium or Hard, or leave it out"
         )
     return GRADES[str(given).lower()]
+
+
+def _split(where: str, row: Mapping[str, Any]) -> Split | None:
+    """The split that a file by hand may name."""
+    if (given := row.get("split")) not in (None, *SPLITS):
+        raise errors.TaskError(
+            f"{where} has the split {given!r}: write train, dev or test, or leave it out"
+        )
+    return given
 
 
 # --- the function ---------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def _problem(row: datasets.Function) -> Problem:
         id=row.id,
         prompt=row.description,
         data={**data, "reference": row.reference} if row.reference else data,
-        split=datasets.split_of(row.id),
+        split=row.split or datasets.split_of(row.id),
     )
 
 

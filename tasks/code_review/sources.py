@@ -60,7 +60,9 @@ def _problem(row: datasets.Function) -> Problem | None:
     }
     if row.grade:
         data["grade"] = row.grade
-    return Problem(id=row.id, prompt=row.description, data=data, split=datasets.split_of(row.id))
+    return Problem(
+        id=row.id, prompt=row.description, data=data, split=row.split or datasets.split_of(row.id)
+    )
 
 
 def _tests(row: datasets.Function) -> list[_Test]:

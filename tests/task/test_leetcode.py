@@ -16,72 +16,16 @@ from orchestry import Tools
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.types import SPLITS, Limits, Problem
 from orchestry.sandbox import open_sandbox
-from orchestry.task.datasets import functions
+from orchestry.task.datasets import functions, split_of
 from orchestry.task.humaneval import Function
 from orchestry.task.leetcode import function
 from orchestry.task.registry import load_task
 
-PAIRS = (
-    "class Solution:\n    def pairSum(self, nums: List[int], target: int) -> List[int]:\n        "
-)
-API = {
-    "questionId": "1",
-    "title": "Pair Sum",
-    "titleSlug": "pair-sum",
-    "difficulty": "Easy",
-    "content": "<p>Of the numbers <code>nums</code>&nbsp;two add up to <em>target</em> &lt; "
-    "10<sup>4</sup>. Where?</p>\n<p><strong>Example 1:</strong></p>\n<pre>\n"
-    "<strong>Input:</strong> nums = [2,7,11], target = 9\n<strong>Output:</strong> [0,1]\n"
-    "<strong>Explanation:</strong> 2 + 7 is 9.\n</pre>\n<p><strong>Example 2:</strong></p>\n"
-    "<div><p><b>Input:</b> <span>nums = "
-    "[3,2,4], target = 6</span></p><p><b>Output:</b> <span>[1,2]</span></p></div>\n"
-    "<p><strong>Constraints:</strong></p><ul><li>One pair only.</li></ul>",
-    "codeSnippets": [
-        {"lang": "C++", "langSlug": "cpp", "code": "class Solution {};"},
-        {"lang": "Python3", "langSlug": "python3", "code": PAIRS},
-    ],
-}
-DUMP = {
-    "title": "Longest Run",
-    "problem_slug": "longest-run",
-    "difficulty": "Medium",
-    "description": "How long is the longest run of one letter in s?",
-    "examples": [
-        {"example_num": 1, "example_text": 'Input: s = "abb"\nOutput: 2\nExplanation: bb.'},
-        {"example_num": 2, "example_text": '**Input:** `s = ""`\n**Output:** `0`'},
-        {"example_num": 3, "example_text": "Input: see the picture\nOutput: 3"},
-    ],
-    "code_snippets": {
-        "python3": "class Solution:\n    def longestRun(self, s: str) -> int:\n        "
-    },
-    "solution": "# Approach\n\nGo through the letters once.",
-}
-SET = {
-    "task_id": "sign-of-product",
-    "difficulty": "Hard",
-    "problem_description": "Is the product of the numbers above (1), at (0) or below (-1) zero?",
-    "starter_code": "class Solution:\n    def signOf(self, nums: List[int]) -> int:\n        ",
-    "input_output": [
-        {"input": "nums = [-1, -2, -3]", "output": "-1"},
-        {"input": "nums = [7, 0]", "output": "0"},
-        {"input": "nums = [5]", "output": "1"},
-        {"input": "nums = [5]", "output": "1"},
-    ],
-    "test": "def check(candidate):\n    assert candidate(nums = [1, 2]) == 1\n"
-    "    assert candidate(nums = [-4]) == -1\n    assert sorted(candidate([1])) == x\n",
-    "completion": "class Solution:\n    def signOf(self, nums: List[int]) -> int:\n"
-    "        return reduce(lambda s, x: s * ((x > 0) - (x < 0)), nums, 1)\n",
-}
-HAND = {
-    "title": "Join Words!",
-    "description": "Join the words by a dash.",
-    "starter_code": "def join_words(words, upper):\n",
-    "test_cases": [
-        {"input": [["a", "b"], False], "expected": "a-b"},
-        {"input": {"upper": True, "words": ["x"]}, "output": "X"},
-        [[[], False], ""],
-    ],
-}
+FILE = Path(__file__).parents[1] / "fixtures" / "leetcode" / "problems.json"
+ROWS = json.loads(FILE.read_text(encoding="utf-8"))["questions"]
+API, (DUMP, SET, HAND) = ROWS[0]["data"]["question"], ROWS[1:]
+"""An answer of LeetCode's API, an entry of a dump, one of LeetCodeDataset, one by hand: ours."""
+PAIRS = API["codeSnippets"][1]["code"]
 
 
 def read(row: Any) -> Function:
@@ -240,6 +184,19 @@ def test_any_entry_is_a_function_left_out_or_a_task_error(change: dict[str, Any]
         assert all(len(args) == found.parameters.count(",") + 1 for args, _ in found.calls)
 
 
+def test_a_file_may_name_splits(tmp_path: Path) -> None:
+    task = load_task("code_collaboration", options={"bank": "leetcode", "path": str(FILE)})
+    found = {one.id: split for split in SPLITS for one in task.problems(split)}
+    assert found == {
+        "pair-sum": split_of("pair-sum"),
+        "longest-run": "dev",
+        "sign-of-product": "train",
+        "join-words": "test",
+    }
+    with pytest.raises(TaskError, match="has the split 'val': write train, dev or test"):
+        function("row", {**HAND, "split": "val"})
+
+
 def test_the_team_sees_one_example_and_no_other_test(tmp_path: Path) -> None:
     task = load_task("code_collaboration")
     (pair,) = loaded("code_collaboration", written(tmp_path, API))
@@ -253,9 +210,7 @@ def test_the_team_sees_one_example_and_no_other_test(tmp_path: Path) -> None:
 
 
 def test_difficulties_are_grades(tmp_path: Path) -> None:
-    rows = [
-        {**one, "task_id": f"{n} {one['title']}"} for n in range(9) for one in (API, DUMP, HAND)
-    ]
+    rows = [{**one, "task_id": one["title"], "split": "train"} for one in (API, DUMP, HAND)]
     bank = {"bank": "leetcode", "path": str(written(tmp_path, *rows))}
     found = load_task("code_collaboration", options={**bank, "grade": "2"}).problems("train")
     assert {one.data["grade"] for one in found} == {2}
