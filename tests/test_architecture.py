@@ -155,6 +155,10 @@ def test_the_local_configs_are_those_of_a_run_and_show_defaults(tmp_path: Path) 
         preset = validate(read_config_file(ROOT / "configs" / f"{name}.yaml"))
         assert (preset.backend, preset.provider.model) == ("local", "embedded")
         assert preset.episodes // preset.learn.every >= 5
+    seeds = validate(read_config_file(ROOT / "configs" / "seeds.yaml"))
+    search = seeds.search
+    assert (search.beam_width, search.k_samples, search.exploration) == (10, 5, 0.1)
+    load_task(seeds.task, weights=seeds.weights)  # its parts are the task's
     laptop = validate(read_config_file(ROOT / "configs" / "laptop.yaml"))
     assert laptop.provider.name == "embedded"
     assert load_task(laptop.task, options=laptop.options).problems("train")

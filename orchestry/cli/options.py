@@ -207,7 +207,8 @@ Config = Annotated[
     Path | None,
     option(
         RUN,
-        "YAML over the defaults, or a preset: laptop, quick_test, local_cpu, local_writing.",
+        "YAML over the defaults, or a preset: laptop, seeds, agents, quick_test, local_cpu, "
+        "local_writing, arxiv.",
         "--config",
         metavar="FILE|PRESET",
         autocompletion=presets,

@@ -4,12 +4,14 @@ content of a row does not matter here.
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import json
 import re
 import zlib
 from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,16 +24,20 @@ from typing import Any
 from orchestry.core import errors
 from orchestry.core.distribution import install
 from orchestry.core.types import SPLITS, Problem, Split
+from orchestry.task import humaneval, leetcode
 from orchestry.task.base import read_problems
-from orchestry.task.humaneval import HUB, function
 from orchestry.task.humaneval import Function as Function
 
+HUB = {**humaneval.HUB, "leetcode": leetcode.HUB}
+"""Where the data sets of functions are fetched."""
 _SAVED = ("dataset_dict.json", "state.json")
 """What `datasets.save_to_disk` writes."""
 _NUMBERED = re.compile(r"-\d+-of-\d+$")
 """How a hub's files of one split end."""
 PROMPT, TESTS, GOLD, STARTER = "prompt.md", "test_solution.py", "solution.py", "starter.py"
 """A problem's files in a folder."""
+_WRAPPED = 3
+"""Most keys of an object that is only wrapped around a list of rows."""
 _SHARES: dict[Split, int] = {"train": 60, "dev": 20, "test": 20}
 _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 _Row = tuple[str, Any]
@@ -112,20 +118,38 @@ def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
 
 
 def functions(bank: str, path: Path | None) -> Sequence[Function]:
-    """The functions of `bank`, `humaneval` or `coophumaneval`, in the data set's order.
+    """The functions of `bank`, `humaneval`, `coophumaneval` or `leetcode`, in the data set's order.
 
-    `path` as in `rows`. Raises ConfigError if the data set can't be reached, TaskError naming file
-    and row where its content is not of the right shape.
+    `path` as in `rows`. Of `leetcode`, entries that no call can test are left out. Raises
+    ConfigError if the data set can't be reached, TaskError naming file and row where its content is
+    not of the right shape, and if all is left out.
     """
     found: dict[str, Function] = {}
+    left_out = Counter[str]()
     for where, row in rows(HUB[bank], path):
-        one = function(bank, where, row)
+        one = _function(bank, where, row)
+        if isinstance(one, str):
+            left_out[one] += 1
+            continue
         if one.id in found:
             raise errors.TaskError(f"{where}: a second row of the id '{one.id}': drop one")
         found[one.id] = one
+    if not found and left_out:
+        why = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+        raise errors.TaskError(
+            f"{path or HUB[bank]} has no entry that can be a problem: {why}; give entries whose "
+            "starter code is one function of plain values, with an example and a test"
+        )
     if not found:
         raise errors.TaskError(f"{path or HUB[bank]} has no rows: give a whole copy of {HUB[bank]}")
     return tuple(found.values())
+
+
+def _function(bank: str, where: str, row: Any) -> Function | str:
+    """One row, or why it is left out."""
+    if bank == "leetcode":
+        return leetcode.function(where, row)
+    return humaneval.function(bank, where, row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +161,28 @@ class Texts:
     prefix: str
     """Prefix of its problems' ids; the rest is a hash of the text."""
     cleaned: Callable[[str], str] = str.strip
+    splits: Mapping[Split, str] = dataclasses.field(default_factory=dict, hash=False)
+    """The data set's split for each of ours, as in `Columns`, for `published`."""
 
-    def problems(self, path: Path | None, most: int, split: Split) -> Sequence[Problem]:
+    def problems(
+        self, path: Path | None, most: int, split: Split, published: bool = False
+    ) -> Sequence[Problem]:
         """The problems of one split among the first `most` rows, in the data set's order.
 
-        A repeated text is one problem. We make the splits, by a hash of the text. Raises
-        ConfigError if the data set can't be reached, TaskError naming file and row if a row has the
-        wrong form.
+        A repeated text is one problem. We make the splits, by a hash of the text; or with
+        `published` they are those that `splits` names, with the first `most` rows of each of the
+        data set's own. Raises ConfigError if the data set can't be reached or has no such split,
+        TaskError naming file and row if a row has the wrong form.
         """
-        whole = _texts_of(self, path.expanduser().absolute() if path else None, most)
+        place = path.expanduser().absolute() if path else None
+        whole = _texts_of(self, place, most, published)
         return tuple(problem for problem in whole if problem.split == split)
 
     def problem(self, where: str, row: Any) -> Problem:
         """One row. Raises TaskError if it has no text."""
         text = row.get(self.field) if isinstance(row, Mapping) else None
+        if isinstance(text, list) and all(isinstance(one, str) for one in text):
+            text = " ".join(text)  # a sentence each
         if not isinstance(text, str):
             raise errors.TaskError(
                 f"{where} has no text in '{self.field}': is it a row of {self.hub}, which "
@@ -163,16 +195,39 @@ class Texts:
 
 
 @lru_cache(maxsize=4)  # a run asks for its splits repeatedly
-def _texts_of(source: Texts, path: Path | None, most: int) -> tuple[Problem, ...]:
+def _texts_of(source: Texts, path: Path | None, most: int, published: bool) -> tuple[Problem, ...]:
+    parts, named = _parts(source.hub, path), source.splits
+    if not published:
+        parts, named = {"": chain.from_iterable(parts.values())}, dict.fromkeys(SPLITS, "")
     found: dict[str, Problem] = {}
-    for where, row in islice(rows(source.hub, path), most):
-        problem = source.problem(where, row)
-        found.setdefault(problem.id, problem)
+    for ours, rows_of in _shared(str(path or source.hub), parts, named):
+        for where, row in islice(rows_of, most):
+            one = source.problem(where, row)
+            one = one.model_copy(update={"split": split_of(one.id, ours)})
+            found.setdefault(one.id, one)
     if not found:
         raise errors.TaskError(
             f"{path or source.hub} has no rows: give a whole copy of {source.hub}"
         )
     return tuple(found.values())
+
+
+def _shared(
+    source: str, parts: Mapping[str, Iterator[_Row]], named: Mapping[Split, str]
+) -> Iterator[tuple[list[Split], Iterator[_Row]]]:
+    """The data set's splits that are wanted, each with those of ours that share its rows.
+
+    Raises ConfigError for one that it does not have.
+    """
+    for name in dict.fromkeys(named.values()):
+        if name not in parts:
+            there = ", ".join(parts).strip() or "rows without any"
+            raise errors.ConfigError(
+                f"{source} has no split '{name}', only {there}: name others in `splits` (one may "
+                "stand for several, which then share its rows), or give a copy that has it, for "
+                "instance a folder with a file for each"
+            )
+        yield [split for split in SPLITS if named.get(split) == name], parts[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,14 +302,8 @@ def _problems_of(source: Columns, path: Path | None) -> dict[Split, tuple[Proble
     parts = _parts(source.hub, path, source.subset)
     named: dict[Split, str] = dict.fromkeys(SPLITS, "") if [*parts] == [""] else {**source.splits}
     found = dict[str, Problem]()
-    for name in dict.fromkeys(named.values()):
-        if name not in parts:
-            raise errors.ConfigError(
-                f"{path or source.hub} has no split '{name}', only {', '.join(parts)}: name others "
-                "in `splits`; one may stand for several, which then share its rows"
-            )
-        ours = [split for split in SPLITS if named.get(split) == name]
-        for where, row in source.taken(parts[name]):
+    for ours, rows_of in _shared(str(path or source.hub), parts, named):
+        for where, row in source.taken(rows_of):
             one = source.problem(where, row)
             one = one.model_copy(update={"split": split_of(one.id, ours)})
             if found.setdefault(one.id, one) != one:
@@ -329,10 +378,24 @@ def _texts(path: Path) -> Iterator[_Row]:
     if text.lstrip().startswith("["):
         yield from _numbered(str(path), _json(f"{path}", text))
         return
+    if path.name.removesuffix(".gz").endswith(".json") and (listed := _listed(text)):
+        yield from _numbered(str(path), listed)
+        return
     for number, line in enumerate(text.split("\n"), start=1):  # not at a raw U+2028
         if line.strip():
             where = f"{path}, line {number}"
             yield where, _json(where, line)
+
+
+def _listed(text: str) -> list[Any]:
+    """The rows of a JSON object whose one list they are, as in `{"questions": [...]}`; or none."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return []  # JSON lines, or what is told line by line
+    lists = [value for value in whole.values() if isinstance(value, list)]
+    rows = lists[0] if len(lists) == 1 and len(whole) <= _WRAPPED else []
+    return rows if all(isinstance(row, dict) for row in rows) else []
 
 
 def _json(where: str, text: str) -> Any:

@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestry.core import errors
+from orchestry.core.types import Split
 
 HUB = {"humaneval": "openai/openai_humaneval", "coophumaneval": "OpenMLRL/CoopHumanEval"}
 
+Case = tuple[list[Any], Any]
+"""A call's arguments, and the value that it returns."""
 _NEEDED = ("prompt", "test", "entry_point")
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -40,7 +43,13 @@ class Function:
     reference: str
     """The whole function; '' if the row has no solution."""
     tests: tuple[ast.stmt, ...]
-    """The row's test module without METADATA; it defines `check(candidate)`."""
+    """The row's test module without METADATA; it defines `check(candidate)`. (): see `calls`."""
+    calls: tuple[Case, ...] = ()
+    """The tests, where all are calls with written values; the first is shown to the agents."""
+    grade: int | None = None
+    """How hard it is, from 1; None if the row does not say."""
+    split: Split | None = None
+    """The split that the row names; None: by a hash of the id."""
 
 
 def function(bank: str, where: str, row: Any) -> Function:

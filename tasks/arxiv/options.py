@@ -22,6 +22,9 @@ class Options(prose.PairBounds):
     """A local file or folder of the bank; None: its own, or fetched by the extra `datasets`."""
     rows: int = Field(1000, ge=1)
     """How many abstracts of the data set are taken, from its start."""
+    splits: Literal["hashed", "published"] = "hashed"
+    """By a hash of the abstract; or the paper's: `rows` of the data set's train for train and dev,
+    and `rows` of its val for test."""
     min_words: prose.Words = 96
     max_words: prose.Words = 192
     ratio: prose.Four = (0.8, 1.3, 1.6, 2.0)

@@ -18,6 +18,14 @@ METHOD = AgentSpec(
     "implications: what was done, what was found and what follows from it. Write full sentences "
     "in your own words, joined by words such as because, then and therefore.",
 )
+RUBRIC = """\
+Each paragraph says nothing that the abstract contradicts. What it adds is what a reader of the \
+field would expect beside the abstract, not results, names or numbers of its own.
+The background paragraph says what was known, what was missing and why it matters; the method \
+paragraph what was done, what was found and what follows. Together they read as one text that \
+tells nothing twice. Sentences that would fit any abstract are worth nothing, however fluent they \
+are."""
+"""What the reward can't count (README, "Not caught"), for the judge."""
 MAX_ABSTRACT_CHARS = 2400  # what a small model's context holds beside two paragraphs
 
 

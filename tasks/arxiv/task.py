@@ -13,7 +13,12 @@ from . import prompts, reward
 from .options import Options
 
 BANK = Path(__file__).with_name("problems.jsonl")
-HUB = datasets.Texts(hub="OpenMLRL/arXiv_abstract", field="abstract_text", prefix="arxiv")
+HUB = datasets.Texts(
+    hub="OpenMLRL/arXiv_abstract",
+    field="abstract_text",
+    prefix="arxiv",
+    splits={"train": "train", "dev": "train", "test": "val"},
+)
 BACKGROUND, METHOD = prompts.BACKGROUND.role, prompts.METHOD.role
 
 
@@ -35,12 +40,14 @@ class Arxiv(BaseTask[Paragraphs]):
     weights: ClassVar[Mapping[str, float]] = reward.WEIGHTS
     options_type: ClassVar[type[Frozen]] = Options
     judged = False  # every pair gets a graded reward
+    rubric = prompts.RUBRIC
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if self.options.bank == "own":
             return datasets.own(self.options.path or BANK, split, ["arxiv"])
-        return HUB.problems(self.options.path, self.options.rows, split)
+        own = self.options
+        return HUB.problems(own.path, own.rows, split, own.splits == "published")
 
     def reset(self, problem: Problem, seed: int) -> Paragraphs:
         return Paragraphs(problem)

@@ -31,4 +31,5 @@ class Options(generated.Bank):
     feedback: Feedback = "failure"
     """What an agent learns of the turn before: nothing, how far the team came, or also the first
     failing call."""
-    hubs: ClassVar[Sequence[str]] = ("humaneval", "coophumaneval")
+    named: ClassVar[Sequence[str]] = ("named",)
+    hubs: ClassVar[Sequence[str]] = ("humaneval", "coophumaneval", "leetcode")

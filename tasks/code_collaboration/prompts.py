@@ -9,6 +9,14 @@ from orchestry import Problem, Score, show_call
 from .options import Feedback
 from .program import AUX, HELPERS
 
+RUBRIC = """\
+The work is shared: each helper function computes the part that its description names, for any \
+arguments, and the main function builds on what it returns. It is a fault if either does the \
+other's part, if main only unpacks what a helper has solved, if it solves all by itself and merely \
+asks the helper, or if it looks into the helper in place of calling it.
+The program is right on the edges of the problem: nothing, one item, equal items, negative \
+numbers."""
+"""What the reward can't tell (README, "Not caught"), for the judge."""
 LEVELS = ("structure", "syntax", "tests", "cooperation")
 MAX_HELPER_CHARS = 2400  # what main sees of the helper's code: small models have small contexts
 MAX_FAILURE_CHARS = 300

@@ -1,4 +1,4 @@
-"""HumanEval and CoopHumanEval as problems of this task, from their hub or from a local copy."""
+"""HumanEval, CoopHumanEval and LeetCode as problems of this task, from a hub or a local copy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from orchestry import Problem, Split, datasets
 
@@ -37,20 +38,25 @@ def _all(bank: str, path: Path | None) -> tuple[Problem, ...]:
 
 
 def _problem(row: datasets.Function) -> Problem:
-    data = {
+    data: dict[str, Any] = {
         "entry_point": row.name,
         "signature": row.signature,
         "preamble": row.preamble,
         "aux_signature": f"def aux({row.parameters}):",
         "aux_goal": AUX_GOAL.format(name=row.name),
         "main_goal": MAIN_GOAL.format(name=row.name),
-        "check": _check(row),
     }
+    if row.calls:
+        data |= {"example": row.calls[0], "tests": [*row.calls[1:]]}
+    else:
+        data["check"] = _check(row)
+    if row.grade:
+        data["grade"] = row.grade
     return Problem(
         id=row.id,
         prompt=row.description,
         data={**data, "reference": row.reference} if row.reference else data,
-        split=datasets.split_of(row.id),
+        split=row.split or datasets.split_of(row.id),
     )
 
 

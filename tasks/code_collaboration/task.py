@@ -110,6 +110,7 @@ class CodeCollaboration(BaseTask[Work]):
     }
     options_type: ClassVar[type[Frozen]] = Options
     judged = False
+    rubric = prompts.RUBRIC
     solved = "solved"
     schemes = SCHEMES
     options: Options

@@ -14,4 +14,4 @@ class Options(generated.Bank):
     helper: ClassVar[bool] = False
     needs: ClassVar[Sequence[str]] = ("entry_point", "signature", "example", "tests", "reference")
     pytests: ClassVar[bool] = True
-    hubs: ClassVar[Sequence[str]] = ("humaneval",)
+    hubs: ClassVar[Sequence[str]] = ("humaneval", "leetcode")

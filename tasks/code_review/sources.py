@@ -1,4 +1,4 @@
-"""HumanEval as problems of this task, from its hub or from a local copy.
+"""HumanEval and LeetCode as problems of this task, from its hub or from a local copy.
 
 A test here is a call and the value that it returns. So only asserts with written values are taken,
 such as `assert candidate([1], 2) == 3`; loops, random inputs and other conditions are left out.
@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from orchestry import Problem, Split, datasets
+from orchestry import Problem, Split, datasets, errors
 
 LEAST = 3
 """Fewest tests of a problem, beside the example that the agents see; with fewer it is left out."""
@@ -36,7 +36,13 @@ def problems(bank: str, path: Path | None, split: Split) -> Sequence[Problem]:
 @lru_cache(maxsize=4)  # a run asks for its splits over and over
 def _all(bank: str, path: Path | None) -> tuple[Problem, ...]:
     found = map(_problem, datasets.functions(bank, path))
-    return tuple(problem for problem in found if problem is not None)
+    whole = tuple(problem for problem in found if problem is not None)
+    if not whole:
+        raise errors.TaskError(
+            f"{path or bank} has no problem with a solution in Python and more than {LEAST} tests: "
+            "give some both, or take task code_collaboration, which needs neither"
+        )
+    return whole
 
 
 def _problem(row: datasets.Function) -> Problem | None:
@@ -44,7 +50,7 @@ def _problem(row: datasets.Function) -> Problem | None:
     tests = _tests(row)
     if not row.reference or len(tests) <= LEAST:
         return None
-    data = {
+    data: dict[str, Any] = {
         "entry_point": row.name,
         "signature": row.signature,
         "preamble": row.preamble,
@@ -52,12 +58,16 @@ def _problem(row: datasets.Function) -> Problem | None:
         "tests": tests[1:],
         "reference": row.reference,
     }
-    return Problem(id=row.id, prompt=row.description, data=data, split=datasets.split_of(row.id))
+    if row.grade:
+        data["grade"] = row.grade
+    return Problem(
+        id=row.id, prompt=row.description, data=data, split=row.split or datasets.split_of(row.id)
+    )
 
 
 def _tests(row: datasets.Function) -> list[_Test]:
     """The tests with written values, each call once, in order."""
-    found: dict[str, _Test] = {}
+    found: dict[str, _Test] = {repr(args): (args, expected) for args, expected in row.calls}
     for statement in row.tests:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assert):

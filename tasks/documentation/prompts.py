@@ -21,6 +21,13 @@ REVIEWER = AgentSpec(
     "are wrong anew, in the same form; yours replace them. If nothing is missing or wrong, answer "
     "only LGTM. You write no code.",
 )
+RUBRIC = """\
+Every sentence is true of the function that it stands under: of its arguments, its result, and \
+what it raises. A false sentence is worth less than none, even where no example shows it.
+A reader learns what the name alone does not say: what arguments are allowed, what happens at the \
+edges, and in which unit or order things come. The examples show that, not the plainest call. \
+Sentences that would fit any function are worth nothing. The reviewer keeps what is right."""
+"""What the reward can't count (README, "Not caught"), for the judge."""
 MAX_SOURCE = 6000
 MAX_DRAFT = 4000
 _FORM = """### {name}

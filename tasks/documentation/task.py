@@ -44,6 +44,7 @@ class Documentation(TeamTask):
     }
     options_type: ClassVar[type[Frozen]] = Options
     judged = False
+    rubric = prompts.RUBRIC
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:

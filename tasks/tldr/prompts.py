@@ -16,6 +16,13 @@ DETAILED = AgentSpec(
     system_prompt="Provide a detailed, objective summary of the input text in two or three "
     "sentences, in your own words, joined by words such as because, however and then.",
 )
+RUBRIC = """\
+Each text says only what the post says, and says it truly: what happened, to whom, and what the \
+writer asks. A fluent sentence that is false, or that turns the post's sense round, is worth less \
+than none.
+The concise text has the post's point. The detailed one has the same point and the reasons for it, \
+and does not contradict the concise one. Sentences that would fit any post are worth nothing."""
+"""What the reward can't count (README, "Not caught"), for the judge."""
 MAX_POST_CHARS = 2400  # posts of the data set are longer than a small model's context allows
 
 

@@ -42,6 +42,7 @@ class Tldr(BaseTask[Summaries]):
     }
     options_type: ClassVar[type[Frozen]] = Options
     judged = False
+    rubric = prompts.RUBRIC
     options: Options
 
     def problems(self, split: Split) -> Sequence[Problem]:

@@ -76,6 +76,19 @@ def test_goal_and_prompt_override_those_of_the_task(base: Mapping[str, Any]) -> 
     assert prompts(validate(base))["writer"] == "You write."
 
 
+def test_the_shipped_team_has_goals_and_prompts_of_its_own() -> None:
+    file = Path(__file__).parents[2] / "configs" / "agents.yaml"
+    written = read_config_file(file)["agents"]
+    config = validate({**read_config_file(file), "provider": {"name": "fake"}})
+    usual = prompts(validate({"task": config.task, "provider": {"name": "fake"}}))
+    assert usual.keys() == written.keys()
+    for role, prompt in prompts(config).items():
+        assert prompt == written[role]["system_prompt"] != usual[role]
+    assert [spec.goal for spec in prepare(config).task.agents] == [
+        written[role]["goal"] for role in usual
+    ]
+
+
 def test_a_list_is_a_mapping_by_role(base: Mapping[str, Any]) -> None:
     listed = validate({**base, "agents": [{"role": "reviewer", "model": "b", "max_tokens": 9}]})
     assert listed.agents["reviewer"].model == "b"

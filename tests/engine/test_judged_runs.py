@@ -107,7 +107,7 @@ def test_a_judge_can_be_asked_in_every_nth_episode_only(tmp_path: Path) -> None:
 
 
 async def test_the_judge_reads_the_tasks_rubric_unless_the_config_has_one() -> None:
-    for task in ("story", "research"):
+    for task in ("story", "research", "tldr", "arxiv", "documentation", "code_collaboration"):
         base = ("task=" + task, "judge.enabled=true", "behaviors.enabled=false")
         plan = prepare(resolve([], [*BASE, *base, "task_path=[]"]))
         assert len(plan.task.rubric) > 100

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry import BaseTask, Problem, Tools
+from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.resolve import read_config_file
 from orchestry.core.types import SPLITS
 from orchestry.task import prose
 from orchestry.task.check import check_task
@@ -19,6 +23,7 @@ from orchestry.task.prose.words import CLASS_OF
 from orchestry.task.registry import load_task
 from tests.tasks.salads import in_sentences, refilled, shuffled, thinned
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 TASK: BaseTask[object] = load_task("arxiv")
 REWARD = import_module("orchestry_tasks.arxiv.reward")
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
@@ -309,6 +314,61 @@ def test_graded_answers_fall_in_worth() -> None:
         assert totals[0] == pytest.approx(1.0)
         assert max(totals[1:]) < 0.8
         assert totals[-1] == 0.0
+
+
+def copy_of_the_hub(folder: Path, **parts: list[object]) -> Path:
+    """A file for each split, shaped as the data set's are; the texts are ours."""
+    for name, texts in parts.items():
+        rows = [{"article_id": f"{n}", "abstract_text": text} for n, text in enumerate(texts)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    return folder
+
+
+def of_splits(**options: object) -> dict[str, list[str]]:
+    task = load_task("arxiv", options={"bank": "arxiv", **options})
+    return {split: [one.prompt for one in task.problems(split)] for split in SPLITS}
+
+
+def test_published_splits_are_the_data_sets_own(tmp_path: Path) -> None:
+    train = [f"We counted {n} bees." for n in range(40)]
+    val = [f"We heard {n} frogs." for n in range(30)]
+    folder = copy_of_the_hub(tmp_path, train=[*train], val=[*val, train[0]])
+    found = of_splits(path=str(folder), splits="published", rows=35)
+    assert {*found["train"], *found["dev"]} == {*train[:35]}
+    assert len(found["train"]) > len(found["dev"]) > 0
+    assert found["test"] == val  # and not what train has too
+    mixed = of_splits(path=str(folder), rows=70)
+    assert {*mixed["test"]} & {*train}
+    assert sorted(text for texts in mixed.values() for text in texts) == sorted([*train, *val])
+
+
+def test_published_splits_need_a_copy_that_has_them(tmp_path: Path) -> None:
+    folder = copy_of_the_hub(tmp_path, train=["We counted bees."])
+    with pytest.raises(ConfigError, match=r"has no split 'val', only train: name others"):
+        of_splits(path=str(folder), splits="published")
+    with pytest.raises(ConfigError, match=r"train\.jsonl has no split 'train', only rows without"):
+        of_splits(path=str(folder / "train.jsonl"), splits="published")
+
+
+def test_an_abstract_may_be_a_list_of_sentences(tmp_path: Path) -> None:
+    folder = copy_of_the_hub(tmp_path, train=[["We counted bees.", "There were few."]])
+    (text,) = [one for found in of_splits(path=str(folder)).values() for one in found]
+    assert text == "We counted bees. There were few."
+
+
+def test_the_preset_plays_the_papers_splits(tmp_path: Path) -> None:
+    """Written for a GPU and a hub: what is tested here is that its keys and splits fit."""
+    config = validate(read_config_file(CONFIGS / "arxiv.yaml"))
+    learn = config.learn
+    assert (config.backend, config.provider.model) == ("local", "Qwen/Qwen3-0.6B")
+    assert (learn.group_size, learn.learning_rate, learn.top_p) == (4, 5e-6, 0.9)
+    assert (config.sampling.temperature, config.sampling.max_tokens) == (0.7, 256)
+    copy_of_the_hub(tmp_path, train=[f"Bees {n}." for n in range(1200)], val=["A frog."])
+    found = of_splits(**{**config.options, "path": str(tmp_path)})
+    assert len(found["train"]) + len(found["dev"]) == 1100
+    assert config.episodes == pytest.approx(2 * len(found["train"]), rel=0.1)
+    assert found["test"] == ["A frog."]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from tests.tasks.cubes import (
 REWARD = import_module("orchestry_tasks.code_collaboration.reward")
 PROGRAM = import_module("orchestry_tasks.code_collaboration.program")
 USAGE = import_module("orchestry_tasks.code_collaboration.usage")
+NAMED = {one.id: one for split in SPLITS for one in task(bank="named").problems(split)}
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "humaneval"
 
 
@@ -66,6 +67,12 @@ async def test_gold_is_worth_one_and_teams_that_do_not_cooperate_less(
 @pytest.mark.parametrize("name", PROBLEMS)
 async def test_all_gold_is_worth_one(tools: Tools, name: str) -> None:
     await gold_is_worth_one(PROBLEMS[name], tools)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED)
+async def test_the_named_bank_is_worth_one(tools: Tools, name: str) -> None:
+    await gold_is_worth_one(NAMED[name], tools)
 
 
 @pytest.mark.slow

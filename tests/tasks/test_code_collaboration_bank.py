@@ -15,11 +15,16 @@ from typing import Any
 import pytest
 
 from orchestry import Problem, compare, read_problems
+from orchestry.core.errors import ConfigError
 from orchestry.core.types import SPLITS
+from orchestry.task.registry import load_task
 
 TASKS = Path(__file__).parents[2] / "tasks"
 BY_SPLIT = {s: read_problems(TASKS / "code_collaboration" / "problems.jsonl", s) for s in SPLITS}
 BANK = [problem for split in SPLITS for problem in BY_SPLIT[split]]
+NAMED_BANK = TASKS / "code_collaboration" / "named.jsonl"
+NAMED = {s: read_problems(NAMED_BANK, s) for s in SPLITS}
+ALL = [*BANK, *(problem for split in SPLITS for problem in NAMED[split])]
 SIZES = {"train": 30, "dev": 18, "test": 18}
 COOPERATION = {"train": 7, "dev": 4, "test": 4}
 PINNED = {
@@ -47,7 +52,7 @@ STUBS: dict[str, Callable[..., Any]] = {
     "false": lambda *args, **kwargs: False,
     "true": lambda *args, **kwargs: True,
 }
-each = pytest.mark.parametrize("problem", BANK, ids=lambda problem: problem.id)
+each = pytest.mark.parametrize("problem", ALL, ids=lambda problem: problem.id)
 
 
 def defined(code: str, name: str, **given: object) -> Callable[..., Any]:
@@ -97,8 +102,28 @@ def test_the_bank_is_large_and_graded() -> None:
     assert sum(problem.data["grade"] == 1 for problem in BANK) >= 20
 
 
+def test_the_named_bank_has_the_fifteen_and_its_splits_are_fixed() -> None:
+    """Five names were published. The other ten are of HumanEval, as four of these five are."""
+    ids = {split: [problem.id for problem in found] for split, found in NAMED.items()}
+    assert ids == {
+        "train": [
+            *("prime_fib", "sort_by_digit_sum", "compare_one", "is_multiply_prime", "count_nums"),
+            *("words_in_sentence", "make_palindrome", "total_match", "by_length"),
+        ],
+        "dev": ["x_or_y", "unique_digits", "simplify"],
+        "test": ["encode_shift", "intersection", "get_odd_collatz"],
+    }
+    task = load_task("code_collaboration", options={"bank": "named"})
+    assert {split: task.problems(split) for split in SPLITS} == NAMED
+    assert load_task("code_collaboration").problems("train") == BY_SPLIT["train"]
+    with pytest.raises(ConfigError, match=r"not read with options\.bank=named"):
+        load_task("code_collaboration", options={"bank": "named", "path": str(NAMED_BANK)})
+    with pytest.raises(ConfigError, match="name own, generated, humaneval, leetcode"):
+        load_task("code_review", options={"bank": "named"})
+
+
 def test_ids_are_unique_and_new() -> None:
-    ids = [problem.id for problem in BANK]
+    ids = [problem.id for problem in ALL]
     lines = (TASKS / "code_review" / "problems.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(set(ids)) == len(ids)
     assert not set(ids) & {json.loads(line)["id"] for line in lines}
@@ -106,9 +131,9 @@ def test_ids_are_unique_and_new() -> None:
 
 def test_no_problem_is_a_near_copy_of_another() -> None:
     """No two have helpers and mains of one form, so neither do two of different splits."""
-    forms = Counter((shape(p.data["gold_aux"]), shape(p.data["gold_main"])) for p in BANK)
+    forms = Counter((shape(p.data["gold_aux"]), shape(p.data["gold_main"])) for p in ALL)
     assert max(forms.values()) == 1
-    assert len({p.prompt for p in BANK}) == len({p.data["aux_goal"] for p in BANK}) == len(BANK)
+    assert len({p.prompt for p in ALL}) == len(ALL)
 
 
 @each

@@ -63,8 +63,10 @@ def test_an_assert_of_written_values_is_a_test(text: str, tmp_path: Path) -> Non
 def test_rows_with_few_tests_or_no_solution_are_left_out(tmp_path: Path) -> None:
     four = [f"candidate({number}) == 1" for number in range(1, 5)]
     assert len(problems(tmp_path, row(*four))) == 1
-    assert problems(tmp_path, row(*four[:3], four[0])) == []
-    assert problems(tmp_path, row(*four, canonical_solution="")) == []
+    for lacking in (row(*four[:3], four[0]), row(*four, canonical_solution="")):
+        assert len(problems(tmp_path, row(*four), {**lacking, "task_id": "Made/1"})) == 1
+        with pytest.raises(TaskError, match="no problem with a solution in Python and more than 3"):
+            problems(tmp_path, lacking)
 
 
 async def test_the_solution_is_worth_one_and_sees_what_the_prompt_defines(tmp_path: Path) -> None:
@@ -97,5 +99,7 @@ def test_a_bank_without_grades_refuses_a_grade(name: str) -> None:
 def test_a_path_that_would_not_be_read_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"not read with options\.bank=generated"):
         load_task("code_review", options={"bank": "generated", "path": str(COPY)})
-    with pytest.raises(TaskError, match=r"a copy of a data set needs options\.bank: humaneval"):
+    with pytest.raises(
+        TaskError, match=r"a copy of a data set needs options\.bank: humaneval, leetcode"
+    ):
         load_task("code_review", options={"path": str(COPY)}).problems("train")

@@ -111,6 +111,8 @@ class Bank(Frozen):
 
     hubs: ClassVar[Sequence[str]] = ()
     """The data sets that the task takes problems from."""
+    named: ClassVar[Sequence[str]] = ()
+    """Further files of problems beside the task: `x` for `x.jsonl`."""
     helper: ClassVar[bool] = True
     """Whether generated problems are for two, a helper and main."""
     needs: ClassVar[Sequence[str]] = ()
@@ -118,9 +120,10 @@ class Bank(Frozen):
     pytests: ClassVar[bool] = False
     """Whether a problem may have a pytest file (`pytest` in its data) in place of these."""
     bank: str = "own"
-    """The problems: `own` (beside the task), `generated` (by a program), the name of a data set
-    that the task reads, or a file of problems in the task's own format; code_review also takes a
-    folder of problems whose tests are a pytest file."""
+    """The problems: `own` (beside the task), `generated` (by a program), another file beside the
+    task by its name (code_collaboration has `named`), the name of a data set that the task reads,
+    or a file of problems in the task's own format; code_review also takes a folder of problems
+    whose tests are a pytest file."""
     path: Path | None = None
     """For `own`: a file of problems in the task's own format. For a data set: a local copy of it,
     file or folder; None: it is fetched by the extra `datasets`."""
@@ -134,7 +137,7 @@ class Bank(Frozen):
     @field_validator("bank")
     @classmethod
     def _known(cls, bank: str) -> str:
-        named = (*_OWN, *cls.hubs)
+        named = (*_OWN, *cls.named, *cls.hubs)
         if bank in named or Path(bank).expanduser().exists():
             return bank
         raise ValueError(
@@ -170,6 +173,8 @@ class Bank(Frozen):
         if self.bank in self.hubs:
             return self.graded(of_hub(self.bank, self.path, split))
         path = (self.path or beside) if self.bank == "own" else Path(self.bank)
+        if self.bank in self.named:
+            path = beside.with_name(f"{self.bank}.jsonl")
         found = datasets.own(path, split, self.hubs)
         for one in found:
             if self.pytests and "pytest" in one.data:
