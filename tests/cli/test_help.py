@@ -75,7 +75,7 @@ def test_completion_can_be_shown_and_installed(
 
 def test_help_has_panels_of_commands_and_of_options(cli: CommandLine) -> None:
     assert _panels(cli("--help").out)[1:] == [*PANELS]
-    panels = ["Options", "Run", "Model", "Search", "Budget", "Safety", "Output"]
+    panels = ["Options", "Run", "Model", "Search", "Learning", "Budget", "Safety", "Output"]
     assert _panels(cli("run", "-h").out) == panels
 
 

@@ -41,12 +41,13 @@ RESUMABLE = (
         "provider.base_url",
     ),
     *("provider.timeout_s", "retry", "search.concurrency", "task_path", "trackers"),
-    *("behaviors.provider", "executor", "ranks"),
+    *("behaviors.provider", "executor", "ranks", "pace", "passes"),
 )
 MEASURED = (
     *("task", "backend", "seed", "options", "weights", "provider", "sampling", "agents"),
     *("search.strategy", "search.k_samples", "search.beam_width", "search.exploration"),
     *("search.joint", "learn.top_p", "learn.top_k", "learn.dtype", "learn.quantize", "problem"),
+    "learn.roles",
 )
 MUTE = (
     *(
@@ -56,6 +57,7 @@ MUTE = (
         "learn.keep",
         "learn.keep_every",
         "learn.threads",
+        "pace",
         "provider.timeout_s",
     ),
     *("retry", "sandbox", "search.concurrency", "search.episodes_in_flight", "task_path"),

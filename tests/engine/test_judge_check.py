@@ -222,6 +222,7 @@ def test_a_check_goes_on_with_what_decides_no_question() -> None:
     learn += ["keep", "keep_every", "learning_rate"]
     assert {key for key in more if not key.startswith(("behaviors.provider.", "trackers."))} == {
         *("task_path", "provider.base_url", "provider.timeout_s", "executor", "ranks"),
+        *("pace", "passes"),
         *("judge.provider.base_url", "judge.provider.timeout_s"),
         *(f"learn.{name}" for name in (*learn, "micro_tokens", "vllm_url")),
         *(f"ppo.{name}" for name in ("steps", "device", "threads", "checkpoint_every", "keep")),
