@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,7 +17,6 @@ Mark = Literal["ok", "absent", "bad"]
 Line = tuple[str, Mark, str, str]
 """Name, mark, what was found, and the fix: a check of doctor."""
 _QUERY = ("name", "memory.total", "memory.free", "driver_version", "compute_cap")
-_WAIT_S = 20
 _BF16 = 8
 """Compute capability from which a GPU computes in bfloat16 (Ampere)."""
 WAYS: dict[str, dict[str, Any]] = {
@@ -46,16 +43,12 @@ class Card:
 
 def cards() -> list[Card] | str:
     """This machine's GPUs by nvidia-smi, which needs no torch; or why there are none."""
-    if (tool := shutil.which("nvidia-smi")) is None:
-        return "no nvidia-smi on PATH"
-    ask = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
+    from orchestry.engine.host import gpus
+
+    rows, fault = gpus(_QUERY)
     try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=_WAIT_S, check=False)
-        rows = [line.split(", ") for line in done.stdout.splitlines() if line.strip()]
-        if done.returncode or not rows:
-            return f"nvidia-smi says {(done.stdout + done.stderr).strip()[:200] or 'nothing'}"
-        return [_card(*row) for row in rows]
-    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired) as error:
+        return [_card(*row.values()) for row in rows] or fault or "no nvidia-smi on PATH"
+    except ValueError as error:
         return f"nvidia-smi can't be used: {error}"
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -159,11 +159,11 @@ def status(names: list[str]) -> dict[str, Any]:
     """The named runs, or all; what the machine's GPUs do; and since when it is set up."""
     begun = (path.parents[1] for path in RUNS.glob("*/remote/sessions.jsonl"))
     all_names = sorted(run.name for run in begun if _sessions(run))
-    gpus, fault = _gpus()
+    cards, fault = gpus(("name", "utilization.gpu", "memory.used", "memory.total"))
     return {
         "now": time.time(),
         "setup": json.loads(Path("setup.json").read_text()),
-        "gpus": gpus,
+        "gpus": cards,
         "gpus_fault": fault,
         "runs": [report(RUNS / name) for name in names or all_names],
     }
@@ -222,9 +222,8 @@ def _learned(run: Path) -> dict[str, Any] | None:
     return None
 
 
-def _gpus() -> tuple[list[dict[str, str]], str]:
+def gpus(keys: Sequence[str]) -> tuple[list[dict[str, str]], str]:
     """What nvidia-smi says of each GPU, and what it says instead; neither without it."""
-    keys = ("name", "utilization.gpu", "memory.used", "memory.total")
     if shutil.which("nvidia-smi") is None:
         return [], ""
     query = ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
@@ -233,8 +232,8 @@ def _gpus() -> tuple[list[dict[str, str]], str]:
     except (OSError, subprocess.SubprocessError) as error:
         return [], str(error)
     odd = " ".join(", ".join(row) for row in rows if len(row) != len(keys))
-    gpus = [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
-    return gpus, odd.strip()[:LONGEST]
+    cards = [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
+    return cards, odd.strip()[:LONGEST]
 
 
 def _said(command: list[str]) -> str:
