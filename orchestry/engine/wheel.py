@@ -51,7 +51,9 @@ def _content() -> Iterator[tuple[str, bytes]]:
     for folder, place in places.items():
         for path in sorted(folder.rglob("*")):
             inner = path.relative_to(folder)
-            if path.is_file() and not {"__pycache__", "_bundled"} & {*inner.parts}:
+            hidden = any(part.startswith(".") for part in inner.parts)  # .env has keys
+            left_out = hidden or {"__pycache__", "_bundled"} & {*inner.parts}
+            if path.is_file() and not left_out:
                 yield f"{place}/{inner.as_posix()}", path.read_bytes()
 
 
