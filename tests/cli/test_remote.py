@@ -133,6 +133,17 @@ def test_the_wheel_is_whole_and_the_same_each_time() -> None:
             assert digest == f"sha256={raw.decode().rstrip('=')}", name
 
 
+def test_the_wheel_has_no_hidden_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A .env beside a task has keys."""
+    for name in (".env", "task.py", ".git/config"):
+        (tmp_path / "tasks" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tasks" / name).write_text("KEY=1\n")
+    monkeypatch.setattr("orchestry.engine.wheel.bundled", lambda kind: tmp_path / kind)
+    with zipfile.ZipFile(io.BytesIO(pack()[1])) as archive:
+        bundled = [name for name in archive.namelist() if "/_bundled/" in name]
+    assert bundled == ["orchestry/_bundled/tasks/task.py"]
+
+
 # --- a run ----------------------------------------------------------------------------------------
 
 
@@ -574,9 +585,10 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 def test_gpus_are_read_from_nvidia_smi(smi: Callable[[str], None]) -> None:
     """Of a script that prints a line of the form that nvidia-smi prints."""
-    assert there._gpus() == ([], "")
+    keys = ("name", "utilization.gpu", "memory.used", "memory.total")
+    assert there.gpus(keys) == ([], "")
     smi("echo 'NVIDIA H100 80GB HBM3, 87, 12595, 81559'")
-    (gpu,), fault = there._gpus()
+    (gpu,), fault = there.gpus(keys)
     assert gpu["name"] == "NVIDIA H100 80GB HBM3"
     assert (gpu["utilization.gpu"], gpu["memory.total"], fault) == ("87", "81559", "")
 
