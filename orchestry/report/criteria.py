@@ -177,14 +177,9 @@ def _ahead_in_games(run: Salvaged) -> _Answer:
         return "can't tell", "no new games were played: orchestry evaluate RUN"
     behind = ", ".join(name for name, sign in found if sign < 1)
     ahead_of = ", ".join(name for name, _ in found)
-    return (
-        ("not met", f"not shown to be ahead of {behind}")
-        if behind
-        else (
-            "met",
-            f"ahead of {ahead_of}",
-        )
-    )
+    if behind:
+        return "not met", f"not shown to be ahead of {behind}"
+    return "met", f"ahead of {ahead_of}"
 
 
 def _ahead_of_all(experiment: Experiment) -> _Answer:
