@@ -429,7 +429,10 @@ def layers(flags: RunFlags) -> Layers:
         raise ConfigError("--episodes and --passes both say how long the run is: give one")
     chosen = [_preset(file)] if file else []
     files = [*_backend_file(resolve(chosen, sets, given).backend), *chosen]
-    return files, sets, given | _by_backend(flags, resolve(files, sets, given))
+    config = resolve(files, sets, given)
+    if "episodes" in given and config.passes:  # a preset's
+        given["passes"] = None
+    return files, sets, given | _by_backend(flags, config)
 
 
 def resolved(found: Layers, flags: RunFlags) -> RunConfig:

@@ -106,6 +106,12 @@ def test_epochs_are_passes_over_a_batch_and_checkpoints_come_after_so_many_steps
     assert (found.passes, found.checkpoint_every) == (7, 500_000)
 
 
+def test_episodes_stand_over_a_presets_passes() -> None:
+    assert config_from(file=Path("arxiv")).passes == 2
+    found = config_from(file=Path("arxiv"), episodes=7)
+    assert (found.episodes, found.passes) == (7, None)
+
+
 def test_a_recipes_stages_learn_as_backend_local_does() -> None:
     flags = RunFlags(recipe="search+magrpo", lr=0.5, batch_size=2)
     found = config_from(**flags).learn

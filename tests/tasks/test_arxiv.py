@@ -367,7 +367,7 @@ def test_the_preset_plays_the_papers_splits(tmp_path: Path) -> None:
     copy_of_the_hub(tmp_path, train=[f"Bees {n}." for n in range(1200)], val=["A frog."])
     found = of_splits(**{**config.options, "path": str(tmp_path)})
     assert len(found["train"]) + len(found["dev"]) == 1100
-    assert config.episodes == pytest.approx(2 * len(found["train"]), rel=0.1)
+    assert config.passes == 2
     assert found["test"] == ["A frog."]
 
 
