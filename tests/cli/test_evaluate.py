@@ -83,6 +83,7 @@ def test_the_beginning_has_nothing_to_be_compared_with(cli: CommandLine, learned
     assert "untrained" not in json.loads(found.out)
 
 
+@pytest.mark.slow
 def test_baselines_of_a_local_run_are_untrained(cli: CommandLine, learned: Path) -> None:
     assert cli("evaluate", learned, "--samples", "4", "--json").code == 0
     found = cli("baselines", "run", "all", "--of", learned, "--samples", "4", "--json")
@@ -97,6 +98,7 @@ def test_baselines_of_a_local_run_are_untrained(cli: CommandLine, learned: Path)
     assert first["mean_trajectory_reward"] != pytest.approx(began)
 
 
+@pytest.mark.slow
 def test_a_local_run_is_reported_with_its_checkpoint_and_updates(
     cli: CommandLine, learned: Path
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_check_of_the_fake_judge(cli: CommandLine, planted: tuple[object, ...]
     assert result.err.startswith("· reading the config")
 
 
+@pytest.mark.slow
 def test_a_long_check_tells_a_file_how_far_it_is(
     cli: CommandLine, planted: tuple[object, ...]
 ) -> None:

@@ -519,6 +519,7 @@ def test_a_faulty_remote_yaml_names_its_fault(cli: CommandLine, text: str, said:
     cli("remote", "monitor", "gpu").failed(2, said)
 
 
+@pytest.mark.slow
 @needs_ssh
 def test_what_ssh_refuses_is_said_with_its_fix(
     cli: CommandLine, server: Server, tmp_path: Path

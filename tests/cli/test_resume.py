@@ -117,6 +117,7 @@ def test_an_episode_that_its_task_cancels_is_missed(cli: CommandLine) -> None:
     assert "ended without a result" in result.last
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cli")
 def test_a_second_interrupt_gives_up_paid_calls_too() -> None:
     over = threading.Event()

@@ -19,6 +19,7 @@ CONFIG = {"task": "words", "task_path": [str(TASKS)], "provider": {"name": "fake
 SLOW = ("--set", "provider.fake.latency_s=0.2", "--set", "search.episodes_in_flight=1")
 
 
+@pytest.mark.slow
 def test_a_file_gets_a_first_note_and_lines_as_the_run_goes_on(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

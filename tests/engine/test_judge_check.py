@@ -352,6 +352,7 @@ class Impatient(Notes):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_a_check_that_is_interrupted_while_it_scores_ends_in_good_order(tasks: Path) -> None:
     with judging(good) as bench:
         report = check_judge(config(bench, tasks), 10, Path("check"), watch := Impatient())

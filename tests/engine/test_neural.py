@@ -232,6 +232,7 @@ def _came_back(tmp_path: Path) -> tuple[Path, Path]:
     return there, here
 
 
+@pytest.mark.slow
 def test_a_copy_from_a_host_is_evaluated_and_resumed_with_its_opponents(tmp_path: Path) -> None:
     there, here = _came_back(tmp_path)
     measured, notes = measure(load_run(there), {}, 20, print), _Notes()
@@ -260,6 +261,7 @@ def test_an_opponent_that_moved_is_named_anew_and_another_one_is_refused(tmp_pat
     assert resume(run, changes).summary.learning["steps"] == 3072
 
 
+@pytest.mark.slow
 def test_an_opponent_that_learned_on_is_told_and_its_checkpoint_stays(tmp_path: Path) -> None:
     first = train(_config(keep=4), tmp_path / "first").folder
     file = max((first / "checkpoints").iterdir())

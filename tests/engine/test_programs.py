@@ -82,6 +82,7 @@ def test_a_program_plays_chains_and_its_calls_are_moves(tmp_path: Path) -> None:
     assert rewards[0] == max(ends)
 
 
+@pytest.mark.slow
 def test_chains_of_one_problem_differ_and_runs_repeat(tmp_path: Path) -> None:
     one, other = (orchestry.train(config(), tmp_path / name) for name in "ab")
     texts = [t.completion.text for t in turns(one) if t.messages[-1].content == "Write of 0."]
@@ -89,6 +90,7 @@ def test_chains_of_one_problem_differ_and_runs_repeat(tmp_path: Path) -> None:
     assert [t.completion.text for t in turns(one)] == [t.completion.text for t in turns(other)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", ["together", "claude", "stream", "claude_stream", "responses", "responses_stream"]
 )
@@ -98,6 +100,7 @@ def test_clients_of_both_vendors_are_answered(way: str, tmp_path: Path) -> None:
     assert all(one.reward > 0 for one in run.episodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("upper", "lower"), [(None, None), ("corp.example", None), ("a", "b")])
 def test_no_proxy_is_asked_for_this_machine(
     upper: str | None, lower: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +246,7 @@ def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
     assert tags(run)[TASK_ERROR] == run.config["search"]["k_samples"]
 
 
+@pytest.mark.slow
 def test_a_program_that_always_fails_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"play gave a str on problem .*: return a Score"):
         orchestry.train(config("wrong"), tmp_path / "run")

@@ -52,6 +52,7 @@ def shared(place: Path, **changes: Any) -> dict[str, Any]:
 # --- several machines -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_folders_share_trials_and_the_cap(tmp_path: Path) -> None:
     more = shared(tmp_path, trials=4, budget_usd=1.0)
     a, b = (folder_of(tmp_path, name, **more) for name in "ab")

@@ -207,6 +207,7 @@ def _block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
 async def test_a_whole_run_at_a_vendors_server(
     vendor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -124,6 +124,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(config, folder).folder
 
 
+@pytest.mark.slow
 def test_language_models_meet_scripts(models: Path, tmp_path: Path) -> None:
     found = _played(tmp_path, "guard", str(models))
     cell = _cell(found, "models", "guard")
@@ -182,6 +183,7 @@ def test_a_team_plays_with_what_it_learned(tmp_path: Path) -> None:
         assert load_run(place).config["behaviors"]["from"] == str(place / "behaviors/from.yaml")
 
 
+@pytest.mark.slow
 def test_language_models_of_two_runs_meet(models: Path, tmp_path: Path) -> None:
     """Each agent is asked as its own run asks it: by its provider, in its words."""
     script = tmp_path / "script.jsonl"

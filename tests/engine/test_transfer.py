@@ -154,6 +154,7 @@ def test_a_team_of_which_nobody_would_play_is_refused(run: Run) -> None:
         evaluate(run, task="tldr", changes={"sampling": {"max_tokens": 9}})
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on_also_by_resume(run: Run, tmp_path: Path) -> None:
     whole = evaluate(run, task="lines", roles={"author": "writer"})
     (run.folder / "evaluations").rename(tmp_path / "whole")

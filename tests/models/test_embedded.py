@@ -68,6 +68,7 @@ async def test_a_schema_is_kept_to_by_grammar(embedded: EmbeddedProvider) -> Non
         assert answer.input_tokens <= embedded.input_bound(request)
 
 
+@pytest.mark.slow
 async def test_tools_calls_and_results_are_in_its_prompt(embedded: EmbeddedProvider) -> None:
     """Its server would leave them out without a word."""
     spec = ToolSpec(name="look", description="Looks.", parameters={"type": "object"})

@@ -259,6 +259,7 @@ async def test_who_closes_the_channel_and_lives_on_ends_with_the_run(confined: F
     assert time.monotonic() - started < 40
 
 
+@pytest.mark.slow
 async def test_who_ignores_the_clocks_of_the_cpu_is_out_of_time(confined: ForkServers) -> None:
     code = (
         "import signal\n"

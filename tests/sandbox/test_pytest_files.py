@@ -180,6 +180,7 @@ PROVES_NOTHING = [
 ]
 
 
+@pytest.mark.slow
 async def test_files_that_prove_nothing(confined: ForkServers) -> None:
     code = "def add(a, b): return a + b"
     tests, short = [test for test, _ in PROVES_NOTHING], Limits(cpu_s=1.0)

@@ -59,6 +59,7 @@ async def test_gold_is_worth_one_and_every_helper_is_needed(
             assert parts(score)["cooperation"] == 0.0, (problem.id, name)
 
 
+@pytest.mark.slow
 async def test_a_helper_can_not_replace_anothers_function(tools: Tools) -> None:
     task = team(2)
     problem = task.problems("train")[0]

@@ -96,6 +96,7 @@ def test_a_gold_that_fails_is_found(bank: Path, capsys: pytest.CaptureFixture[st
     assert "The code passes 3 of 4 tests. test_empty: KeyError: 'empty'" in shown
 
 
+@pytest.mark.slow
 def test_parametrized_cases_count_each(bank: Path) -> None:
     assert scored(bank, GOLD).parts[0].value == 1.0
     found = scored(bank, GOLD.replace("self.items.pop()", "self.items.pop(0)"))

@@ -25,6 +25,7 @@ TASKS = Path(__file__).parents[2] / "fixtures" / "tasks"
 GROUP, EVERY = 3, 2
 
 
+@pytest.mark.slow
 def test_weights_learn_from_every_call_of_a_program(model: str, tmp_path: Path) -> None:
     sets = ["backend=local", "task=chatter", f"task_path=[{TASKS}]", f"provider.model={model}"]
     sets += ["sampling.max_tokens=8", "episodes=4", f"learn.every={EVERY}", "learn.threads=1"]

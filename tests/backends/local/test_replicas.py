@@ -142,6 +142,7 @@ def test_a_busy_server_gets_nothing_while_another_is_free(
 # --- servers that go and come ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_killed_while_it_draws_is_taken_out_and_comes_back(
     two: tuple[Base, Adapters], pair: list[Vllm], tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ def test_human_eval_passes_what_is_right() -> None:
         assert len(executor.runs(2).latencies_s) == 2
 
 
+@pytest.mark.slow
 def test_a_busy_machine_writes_no_section() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:

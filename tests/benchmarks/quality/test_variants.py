@@ -50,6 +50,7 @@ def test_a_learner_reaches_the_threshold_and_again_the_same(variant: Variant) ->
     assert found == asyncio.run(learned(locks(0), variant, 0))
 
 
+@pytest.mark.slow
 def test_every_variant_has_a_row_beside_the_plain_one() -> None:
     text = asyncio.run(compare([late(seed, True) for seed in range(2)], ANYWHERE))
     rows = [line for line in text.splitlines() if line.startswith("|")][2:]
