@@ -32,7 +32,8 @@ CONTEXT = 4096
 """Tokens of a request, including its answer."""
 PROMPTS_MIB = 512
 """Keys and values of earlier prompts, for the next one that begins alike: an agent's rules and
-examples are read once, and not at each of its turns. Of the default model that is 22,000 tokens."""
+examples are read less often (python -m benchmarks.guarantees.turns). Of the default model that is
+22,000 tokens."""
 _GREET_S = 30.0
 _PATIENCE_S = 1800.0
 """A minimum time limit: on a busy machine this model is slow, not broken."""
