@@ -61,6 +61,10 @@ class Batch:
     next_TBS: Tensor
 
 
+Spread = tuple[Tensor, Tensor]
+"""Deviation and mean, (P, 1) each."""
+
+
 class Learner:
     """A team that learns in games. Everything that its future depends on is in `state`."""
 
@@ -224,9 +228,13 @@ class Learner:
             observed.append(self.team.critic_rows(batch.seen_TBSD.flatten(0, 1)))
         figures = list[dict[str, Tensor]]()
         for last in [False] * (settings.passes - 1) + [True]:
-            for seen, *rest in self._minibatches([*observed, *flat]):
-                judged = rest.pop(0) if self.team.central else seen
-                one = self._step(seen, judged, Rows(*rest), last)
+            parts = [
+                (part[0], part[len(observed) - 1], Rows(*part[len(observed) :]))
+                for part in self._minibatches([*observed, *flat])
+            ]
+            spreads = self._spreads([rows.advantages_PM for _, _, rows in parts])
+            for (seen, judged, rows), spread in zip(parts, spreads, strict=True):
+                one = self._step(seen, judged, rows, spread, last)
                 figures += [one] if last else []
         explained = _explained(flat[4], flat[3])
         return {**joined(figures), "explained_variance": explained}
@@ -244,17 +252,16 @@ class Learner:
         return zip(*(torch.tensor_split(one, parts, 1) for one in mixed), strict=True)
 
     def _step(
-        self, seen_PMD: Tensor, critic_PMI: Tensor, rows: Rows, watched: bool
+        self, seen_PMD: Tensor, critic_PMI: Tensor, rows: Rows, spread: Spread, watched: bool
     ) -> dict[str, Tensor]:
         """One step of the optimizer. Advantages are normalised in each minibatch (Huang et al.,
         detail 7), each policy's gradient is shortened to `norm` (detail 11)."""
         settings, team = self.settings, self.team
-        raw_PM = rows.advantages_PM
-        deviation_P1, mean_P1 = self._spread(raw_PM)
+        deviation_P1, mean_P1 = spread
         rows = Rows(
             rows.actions_PMH,
             rows.logprobs_PM,
-            (raw_PM - mean_P1) / (deviation_P1 + 1e-8),
+            (rows.advantages_PM - mean_P1) / (deviation_P1 + 1e-8),
             rows.returns_PM,
             rows.values_PM,
         )
@@ -271,9 +278,9 @@ class Learner:
         self._adam.step(self._grad_PW, settings.learning_rate * self._left)
         return {**found.figures, "gradient_norm": length_P1.mean()} if watched else {}
 
-    def _spread(self, raw_PM: Tensor) -> tuple[Tensor, Tensor]:
-        """Deviation and mean of a minibatch's advantages, (P, 1) each."""
-        return torch.std_mean(raw_PM, 1, keepdim=True)
+    def _spreads(self, parts: Sequence[Tensor]) -> list[Spread]:
+        """Of each minibatch's advantages (P, M)."""
+        return [torch.std_mean(raw_PM, 1, keepdim=True) for raw_PM in parts]
 
     def _agree(self) -> None:
         """Makes the gradient that of all processes; here there is one."""

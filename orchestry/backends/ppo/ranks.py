@@ -17,7 +17,7 @@ from torch import Tensor
 
 from orchestry.backends.launch import CLOSE, Processes
 from orchestry.backends.ppo.checkpoint import packed, unpacked
-from orchestry.backends.ppo.learner import Batch, Learner, Played, Seats
+from orchestry.backends.ppo.learner import Batch, Learner, Played, Seats, Spread
 from orchestry.backends.ppo.running import Moments
 from orchestry.core.errors import LearnError
 from orchestry.core.ppo import PpoConfig
@@ -111,15 +111,18 @@ class ParallelLearner(Learner):
         self._processes.sum_up(sums)
         return dict(zip(figures, (sums / self.sharers).tolist(), strict=True))
 
-    def _spread(self, raw_PM: Tensor) -> tuple[Tensor, Tensor]:
-        """See Learner: of the whole minibatch, of which each process has as many rows."""
-        own = torch.stack(torch.var_mean(raw_PM.to(torch.float64), 1, correction=0))
-        vars_NP, means_NP = torch.stack(self._processes.gathered(own.cpu()), 1)
-        rows = self.sharers * raw_PM.shape[1]
-        square_P = vars_NP.mean(0) + means_NP.var(0, correction=0)
-        found = ((square_P * rows / (rows - 1)).sqrt(), means_NP.mean(0))
-        deviation_P1, mean_P1 = (one[:, None].to(raw_PM) for one in found)
-        return deviation_P1, mean_P1
+    def _spreads(self, parts: Sequence[Tensor]) -> list[Spread]:
+        """See Learner: of whole minibatches, of which each process has as many rows. One message
+        for all of them: the steps between have one each, and processes wait at every message."""
+        own = [torch.stack(torch.var_mean(raw.to(torch.float64), 1, correction=0)) for raw in parts]
+        found = torch.stack(self._processes.gathered(torch.stack(own).cpu()), 2)
+        spreads = list[Spread]()
+        for raw_PM, (vars_NP, means_NP) in zip(parts, found, strict=True):
+            rows = self.sharers * raw_PM.shape[1]
+            square_P = vars_NP.mean(0) + means_NP.var(0, correction=0)
+            deviation_P = (square_P * rows / (rows - 1)).sqrt()
+            spreads.append((deviation_P[:, None].to(raw_PM), means_NP.mean(0)[:, None].to(raw_PM)))
+        return spreads
 
     def _agree(self) -> None:
         """See Learner: the mean over processes, bit-identical in all."""

@@ -151,10 +151,12 @@ def drawn(policies: int) -> list[torch.Tensor]:
 def steps(learner: Learner, columns: Sequence[torch.Tensor]) -> dict[str, Any]:
     """The gradient of a first step, the weights after three, and its figures."""
     seen, *rest = columns
-    figures = learner._step(seen, seen, Rows(*rest), True)
+    rows = Rows(*rest)
+    (spread,) = learner._spreads([rows.advantages_PM])
+    figures = learner._step(seen, seen, rows, spread, True)
     first = learner._grad_PW.clone()
     for _ in range(2):
-        learner._step(seen, seen, Rows(*rest), False)
+        learner._step(seen, seen, rows, spread, False)
     return {"gradient": first, "weights": learner.team.flat_PW, "length": figures["gradient_norm"]}
 
 
