@@ -46,6 +46,8 @@ def played(folder: Path, processes: int, games: int, steps: str) -> float:
     if done.returncode:
         raise RuntimeError(f"{games} games in {processes} processes failed: {done.stderr}")
     rows = progress(folder)
+    if len(rows) < 3:
+        raise RuntimeError(f"{steps} steps are too few batches of {games} games: give more --steps")
     first, last = rows[1], rows[-1]
     return (last["steps"] - first["steps"]) / (last["at"] - first["at"])
 
@@ -82,7 +84,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--processes", type=int, default=2, help="beside one")
-    parser.add_argument("--steps", default="1M", help="of each run")
+    parser.add_argument("--steps", default="2M", help="of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()

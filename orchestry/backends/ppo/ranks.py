@@ -125,10 +125,10 @@ class ParallelLearner(Learner):
         return spreads
 
     def _agree(self) -> None:
-        """See Learner: the mean over processes, bit-identical in all."""
-        sums_PW = self._grad_PW.cpu()
-        self._processes.sum_up(sums_PW)
-        self._grad_PW.copy_(sums_PW).div_(self.sharers)
+        """See Learner: the mean over processes, added in their order: bit-identical in all. To hand
+        a small gradient to all and add it there waits for less than gloo's sum does."""
+        parts = self._processes.gathered(self._grad_PW.cpu())
+        self._grad_PW.copy_(torch.stack(parts).sum(0)).div_(self.sharers)
 
     def state(self) -> dict[str, Any]:
         """See Learner: process 0's, and in `ranks` what each other one has of its own. Raises
