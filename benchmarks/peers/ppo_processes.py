@@ -84,7 +84,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--processes", type=int, default=2, help="beside one")
-    parser.add_argument("--steps", default="2M", help="of each run")
+    parser.add_argument("--steps", default="1M", help="of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
