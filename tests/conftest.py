@@ -42,9 +42,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _places_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What the tests' runs are known to name is not what this machine's user named."""
+def _places_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the tests' runs are known to name is not what this machine's user named. Nor are they
+    answered from the user's cache: a server of an earlier session may have had the same port."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    answers = tmp_path_factory.mktemp("answers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestry.models.gateway.default_folder", lambda: answers)
+        yield
 
 
 @pytest.fixture(autouse=True)
