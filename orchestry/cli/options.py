@@ -423,14 +423,16 @@ Layers = tuple[list[Path], list[str], dict[str, Any]]
 def layers(flags: RunFlags) -> Layers:
     """What is merged over the defaults: configs/<backend>.yaml < --config < --set < flags."""
     from orchestry.core.config import resolve
+    from orchestry.core.resolve import settings_of
 
     file, sets, given = flags.get("file"), flags.get("sets") or [], _given(flags)
-    if {"episodes", "passes"} <= given.keys():
+    said = {key for key, value in (settings_of(sets) | given).items() if value is not None}
+    if {"episodes", "passes"} <= said:
         raise ConfigError("--episodes and --passes both say how long the run is: give one")
     chosen = [_preset(file)] if file else []
     files = [*_backend_file(resolve(chosen, sets, given).backend), *chosen]
     config = resolve(files, sets, given)
-    if "episodes" in given and config.passes:  # a preset's
+    if "episodes" in said and config.passes:  # a preset's
         given["passes"] = None
     return files, sets, given | _by_backend(flags, config)
 

@@ -110,6 +110,8 @@ def test_episodes_stand_over_a_presets_passes() -> None:
     assert config_from(file=Path("arxiv")).passes == 2
     found = config_from(file=Path("arxiv"), episodes=7)
     assert (found.episodes, found.passes) == (7, None)
+    found = config_from(file=Path("arxiv"), sets=["episodes=7"])
+    assert (found.episodes, found.passes) == (7, None)
 
 
 def test_a_recipes_stages_learn_as_backend_local_does() -> None:
@@ -129,6 +131,7 @@ def test_a_recipes_stages_learn_as_backend_local_does() -> None:
         (RunFlags(backend="ppo", passes=2), "does not read --passes"),
         (RunFlags(backend="ppo", batch_size=64), "--batch-size 64: a batch has the same number"),
         (RunFlags(passes=2, episodes=3), "--episodes and --passes both"),
+        (RunFlags(passes=2, sets=["episodes=3"]), "--episodes and --passes both"),
         (RunFlags(backend="local", checkpoint_interval="500k"), "learn.keep_every"),
     ],
 )
