@@ -207,7 +207,7 @@ def test_whatever_a_server_does_the_cap_holds_and_the_run_ends(
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.sampled_from(["-", *FAULTS]), max_size=120),
     st.sampled_from(VENDORS),

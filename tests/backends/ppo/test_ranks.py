@@ -185,13 +185,22 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_process_ends_both_and_a_resume_is_exact(tmp_path: Path, victim: int) -> None:
-    config, folders = _config(steps=8000), [tmp_path / "whole", tmp_path / "killed"]
-    with launching(_started(config, folders[0])) as both:
+@pytest.fixture(name="uncut", scope="module")
+def _uncut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes to its end."""
+    folder = tmp_path_factory.mktemp("uncut") / "run"
+    with launching(_started(_config(steps=8000), folder)) as both:
         said, _ = _ends(both)
     assert both[0].returncode == 0, said
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_ends_both_and_a_resume_is_exact(
+    uncut: Path, tmp_path: Path, victim: int
+) -> None:
+    config, folders = _config(steps=8000), [uncut, tmp_path / "killed"]
     with launching(_started(config, folders[1])) as both:
         _wait(lambda: len(progress(folders[1])) >= 12, both[0])
         both[victim].send_signal(signal.SIGKILL)
