@@ -126,9 +126,9 @@ def _hardware(config: RunConfig, models: list[str], gpu: str | None) -> Iterator
     yield _package("bitsandbytes", "quantize")
     vllm = _package("vllm", "vllm")
     yield replace(vllm, fix=_APART) if vllm.mark == "absent" else vllm
-    free_gb, on_gpu = room(gpu, found)
+    into = room(gpu, found)
     try:
-        yield from (_Check(*line) for line in what_fits(config, models, free_gb, on_gpu=on_gpu))
+        yield from (_Check(*line) for line in what_fits(config, models, into))
     except OrchestryError as error:
         if models:
             raise
@@ -178,7 +178,8 @@ def _tried(config: RunConfig | None) -> Iterator[_Check]:
 
     found = [*try_keys(config or RunConfig(), os.environ)]
     for one in found:
-        mark: _Mark = "ok" if one.verdict == "ok" else "bad"
+        marks: dict[str, _Mark] = {"ok": "ok", "not tried": "absent"}
+        mark = marks.get(one.verdict, "bad")
         yield _Check(f"{one.variable} tried", mark, f"{one.verdict}: {one.said}")
     if not found:
         yield _Check("keys", "absent", "none is set", "export ANTHROPIC_API_KEY or OPENAI_API_KEY")

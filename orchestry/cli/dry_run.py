@@ -10,9 +10,11 @@ from typing import Any
 import typer
 from rich.table import Table
 
+from orchestry.backends.local.settings import on_a_gpu
 from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
 from orchestry.core.config import RunConfig
+from orchestry.core.gpus import GPUS
 from orchestry.engine.estimate import Estimate, Figures, estimate
 from orchestry.engine.forecast import Forecast, forecast, ppo_forecast
 from orchestry.engine.run import prepare
@@ -39,6 +41,8 @@ def show(
     backend local it also says what the machine, or the GPU that is `rented`, has to do.
     """
     notes, folders = Notes(console(stderr=True)), [RUNS, *([run_dir.parent] if run_dir else [])]
+    if rented[0]:
+        config = on_a_gpu(config)
     found = foretell(config, note=notes, runs=folders)
     machine = None
     if config.backend == "local" and foretell is estimate:
@@ -132,6 +136,8 @@ def lines(found: Forecast) -> list[str]:
             None: "",
         }[found.seconds_from]
         said.append(f"time: about {spoken(found.seconds)} ({how}), without scoring and loading")
+    if found.usd_per_hour is None and found.device in (gpu.name for gpu in GPUS):
+        said.append(f"GPU dollars: no price of a {found.device} is known; give one by --gpu-price")
     if found.usd is not None and found.usd_per_hour is not None:
         rate = f"{found.usd_per_hour:.2f} dollars per hour ({found.price_from})"
         said.append(f"GPU dollars: about {found.usd:.2f}, at {rate}")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 LEARNED = "What was learned"
+_FORMS = ("openai", "hf", "inspect")
 app = App()
 
 
@@ -131,6 +132,8 @@ def exported(
     """What is asked for: weights, prompts, chats, or the file of an eval log. `how`: which answers,
     for chats. Raises ConfigError for options that do not go together."""
     common: dict[str, Any] = {"note": note, "task_path": task_path, "trust": trust}
+    if form is None and str(out) in _FORMS:
+        raise ConfigError(f"the folder comes first, and {out} is a form: --as {out} (form='{out}')")
     if form is None and how:
         name = next(iter(how)).replace("_", "-")
         raise ConfigError(f"--{name} chooses answers: add --as openai or --as hf (in Python form)")

@@ -26,6 +26,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "4-bit, gradient checkpointing": {"quantize": "nf4", "gradient_checkpointing": True},
 }
 """Settings of `learn` that save memory; the first are the config's own."""
+_LARGEST = 3
+"""Models that are named where none was asked for."""
+_SMALLER = "lower learn.micro_tokens or sampling.max_tokens, or choose a smaller base"
 PROMPT = 512
 """Tokens of a prompt that the estimates assume."""
 
@@ -71,7 +74,7 @@ def hardware(found: list[Card] | str) -> Iterator[Line]:
         return
     known = find_spec("torch") is not None  # else torch's own line says what is missing
     for number, card in enumerate(found):
-        half = "bfloat16" if card.bfloat16 else "no bfloat16: set learn.dtype=float32"
+        half = "bfloat16" if card.bfloat16 else "no bfloat16: learn.dtype=auto is float32"
         memory = f"{card.total_gb:.1f} GB, {card.free_gb:.1f} GB free"
         told = f"{card.name}, {memory}, driver {card.driver}, {half}"
         usable = able or not known
@@ -110,54 +113,63 @@ def _by_torch() -> str:
 
     free, total = torch.cuda.mem_get_info()
     memory = f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB free"
-    half = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
+    half = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no bfloat16"
     return f"{torch.cuda.get_device_name()}, {memory}, {half}"
 
 
-def room(gpu: str | None, found: list[Card] | str) -> tuple[float | None, bool]:
-    """Free memory in units of 1e9 bytes (None: unknown), and whether it is a GPU's: of one that the
-    table has, of the first one here, or of this machine. Raises ConfigError for an unknown GPU."""
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where weights are to fit."""
+
+    free_gb: float | None
+    """In units of 1e9 bytes; None: unknown."""
+    on_gpu: bool
+    bfloat16: bool = True
+
+
+def room(gpu: str | None, found: list[Card] | str) -> Room:
+    """That of a GPU which the table has, of the first one here, or of this machine. Raises
+    ConfigError for an unknown GPU."""
     from orchestry.core.gpus import gpu_named
     from orchestry.core.machine import memory_gb
 
     if gpu is not None:
-        return gpu_named(gpu).memory_gb, True
-    return (memory_gb(), False) if isinstance(found, str) else (found[0].free_gb, True)
+        row = gpu_named(gpu)
+        return Room(row.memory_gb, True, row.bfloat16)
+    if isinstance(found, str):
+        return Room(memory_gb(), False)
+    return Room(found[0].free_gb, True, found[0].bfloat16)
 
 
-def what_fits(
-    config: RunConfig, models: list[str], free_gb: float | None, *, on_gpu: bool
-) -> Iterator[Line]:
+def what_fits(config: RunConfig, models: list[str], into: Room) -> Iterator[Line]:
     """Memory of backend local with the config's settings: of each of these models in several ways,
-    else of all known ones in one line. Raises ConfigError for a model of unknown sizes."""
+    else the largest known ones that fit, in one line. Raises ConfigError for a model of unknown
+    sizes."""
     from orchestry.backends.local.sizes import KNOWN, model_named
 
     agents, learn = _agents(config), config.learn
     settings = f"{agents} agents, group {learn.samples}, {config.sampling.max_tokens} tokens"
-    short = list[str]()
+    free_gb = into.free_gb
+    free = "unknown" if free_gb is None else f"{free_gb:.3g} GB"
+    # On a CPU the file of 4-bit weights stays mapped: memory there was never what is computed.
+    ways = {name: way for name, way in WAYS.items() if into.on_gpu or "quantize" not in way}
+    fit = list[tuple[float, str]]()
     for model in map(model_named, models or KNOWN):
-        figures = {name: _needed(config, model, agents, way, on_gpu) for name, way in WAYS.items()}
+        figures = {name: _needed(config, model, agents, way, into) for name, way in ways.items()}
         for name, gb in figures.items() if models else ():
             fits = free_gb is None or gb["total"] <= free_gb
             parts = ", ".join(f"{part} {one:.2g}" for part, one in gb.items() if part != "total")
             told = f"{model}, {name + ', ' if name else ''}{settings}: about {gb['total']:.2g} GB"
-            yield "fits", "ok" if fits else "absent", f"{told} ({parts})", _short_of(fits, free_gb)
-        least, name = min((gb["total"], name) for name, gb in list(figures.items())[:2])
+            told += f" of {free} free ({parts})"
+            yield "fits", "ok" if fits else "absent", told, "" if fits else _SMALLER
+        least, name = min((gb["total"], name) for name, gb in figures.items())
         if free_gb is not None and least <= free_gb:
-            short.append(f"{model.rpartition('/')[2]} {least:.2g} GB{f' ({name})' if name else ''}")
+            way = f" ({name})" if name else ""
+            fit.append((least, f"{model.rpartition('/')[2]} {least:.2g} GB{way}"))
     if not models:
-        free = "unknown" if free_gb is None else f"{free_gb:.3g} GB"
-        told = f"backend local, {settings}, {free} free: {', '.join(short) or 'no known model'}"
-        yield "fits", "ok" if short else "absent", told, "" if short else "orchestry doctor --fits"
-
-
-def _short_of(fits: bool, free_gb: float | None) -> str:
-    if fits or free_gb is None:
-        return ""
-    return (
-        f"{free_gb:.3g} GB are free: lower learn.micro_tokens or sampling.max_tokens, or choose a "
-        "smaller base"
-    )
+        largest = ", ".join(said for _, said in sorted(fit, reverse=True)[:_LARGEST])
+        told = f"backend local, {settings}, {free} free; the largest: {largest or 'none'}"
+        yield "fits", "ok" if fit else "absent", told, "orchestry doctor --fits MODEL says more"
 
 
 def _agents(config: RunConfig) -> int:
@@ -167,16 +179,17 @@ def _agents(config: RunConfig) -> int:
 
 
 def _needed(
-    config: RunConfig, model: str, agents: int, way: Mapping[str, Any], on_gpu: bool
+    config: RunConfig, model: str, agents: int, way: Mapping[str, Any], into: Room
 ) -> dict[str, float]:
-    from orchestry.backends.local.fits import Crew, Work, in_gb, memory
+    from orchestry.backends.local.fits import Crew, Work, in_gb, memory, on_gpu_without_bfloat16
     from orchestry.backends.local.sizes import shape_of
     from orchestry.core.config import validate
     from orchestry.core.resolve import merge
 
     learn = validate(merge(config.plain(), {"learn": way})).learn
+    learn = learn if into.bfloat16 else on_gpu_without_bfloat16(learn)
     rows = learn.every * learn.samples * agents
     work = Work(PROMPT, config.sampling.max_tokens, rows, learn.samples, learn.every)
     alone = learn.method == "full" and not learn.shared
     crews = [Crew(shape_of(model), 1)] * agents if alone else [Crew(shape_of(model), agents)]
-    return in_gb(memory(crews, learn, [work], on_gpu))
+    return in_gb(memory(crews, learn, [work], into.on_gpu))

@@ -23,6 +23,8 @@ class Gpu:
     """Bytes per second of its memory."""
     flops: float
     """Operations per second in bfloat16 on tensor cores; in float32 for one without bfloat16."""
+    bfloat16: bool = True
+    """Whether it computes in bfloat16."""
     usd: float | None = None
     """Dollars per hour; None: no price was found that has a date and a source."""
     price_from: str = ""
@@ -35,15 +37,15 @@ _OCTOBER = "RunPod, 2026-10-07"
 # 109-gpu-pricing/vendors.json) and 2026-10-07 (api-evangelist/runpod, runpod-plans-pricing.yml);
 # deploybase.ai/articles/runpod-gpu-pricing, March 2026; Lambda's as in compare.json of the first.
 GPUS = (
-    Gpu("t4", 16, 320e9, 8.1e12),
-    Gpu("l4", 24, 300e9, 121e12, 0.44, _MARCH),
-    Gpu("rtx4090", 24, 1008e9, 165e12, 0.34, _MARCH),
-    Gpu("a100-40gb", 40, 1555e9, 312e12, 1.99, "Lambda, 2026-11-16"),
-    Gpu("l40s", 48, 864e9, 362e12, 0.79, _MARCH),
-    Gpu("a100", 80, 2039e9, 312e12, 1.79, _SECURE),
-    Gpu("h100", 80, 3350e9, 989e12, 3.99, _SECURE),
-    Gpu("h200", 141, 4800e9, 989e12, 4.59, _OCTOBER),
-    Gpu("b200", 180, 8000e9, 2250e12, 6.79, _OCTOBER),
+    Gpu("t4", 16, 320e9, 8.1e12, bfloat16=False),
+    Gpu("l4", 24, 300e9, 121e12, usd=0.44, price_from=_MARCH),
+    Gpu("rtx4090", 24, 1008e9, 165e12, usd=0.34, price_from=_MARCH),
+    Gpu("a100-40gb", 40, 1555e9, 312e12, usd=1.99, price_from="Lambda, 2026-11-16"),
+    Gpu("l40s", 48, 864e9, 362e12, usd=0.79, price_from=_MARCH),
+    Gpu("a100", 80, 2039e9, 312e12, usd=1.79, price_from=_SECURE),
+    Gpu("h100", 80, 3350e9, 989e12, usd=3.99, price_from=_SECURE),
+    Gpu("h200", 141, 4800e9, 989e12, usd=4.59, price_from=_OCTOBER),
+    Gpu("b200", 180, 8000e9, 2250e12, usd=6.79, price_from=_OCTOBER),
 )
 """By memory."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestry.backends.local.backend import LocalBackend
-from orchestry.backends.local.fits import Crew, Work, in_gb, memory
+from orchestry.backends.local.fits import Crew, Work, in_gb, memory, on_gpu_without_bfloat16
 from orchestry.backends.local.model import device_of
 from orchestry.backends.local.sizes import MAX_ROWS, crewed, on_disk, shape_of
 from orchestry.core.errors import ConfigError, reason
@@ -119,16 +119,18 @@ def forecast(
     """Of a run of backend local. `gpu`: one of core/gpus.py, instead of this machine.
 
     Weights that are not on this machine are not fetched: then the time is the table's, of the GPU
-    that is here, else of the smallest one that has the memory. Raises ConfigError for an unknown
-    GPU.
+    that is here, else of the smallest one with a price that has the memory. Raises
+    ConfigError for an unknown GPU.
     """
     learn = plan.config.learn
     device = named(gpu) if gpu else here(learn.device)
+    if device.row and not device.row.bfloat16:
+        learn = on_gpu_without_bfloat16(learn)
     works, (crews, unknown) = _works(plan, found), _crews(plan)
     why = "" if gpu else _unmeasured(plan, crews, works, device)
     if why and crews and not device.on_gpu:
         need = memory(crews, learn, works, on_gpu=True).total / 1e9
-        device = next((_rented(row) for row in GPUS if row.memory_gb >= need), device)
+        device = next((_rented(row) for row in GPUS if row.usd and row.memory_gb >= need), device)
     needed = memory(crews, learn, works, device.on_gpu) if crews else None
     tokens, seconds = _tokens(plan, found), None
     source: Literal["measured", "table"] = "table" if gpu or why else "measured"

@@ -299,8 +299,8 @@ def _no_connection(endpoint: Endpoint, error: OSError) -> ProviderError:
 def _unreached(endpoint: Endpoint, found: str) -> ProviderError:
     """The error for a request that was never sent: not billed, and transient."""
     return ProviderError(
-        f"{found} at {endpoint.shown}: start the server or correct {endpoint.url_variable} "
-        "(or provider.base_url)",
+        f"{found} at {endpoint.shown}: check the network, start the server or correct "
+        f"{endpoint.url_variable} (or provider.base_url)",
         transient=True,
         billed=False,
     )

@@ -218,13 +218,17 @@ def test_without_a_gpu_it_says_what_to_do(
 
 
 def test_what_a_model_needs_is_told_in_several_ways(cli: CommandLine) -> None:
-    shown = json.loads(cli("doctor", "--json", "--fits", "1.5b-instruct", "--gpu", "t4").out)
+    shown = json.loads(cli("doctor", "--json", "--fits", "1.5b-instruct", "--gpu", "l4").out)
     fits = [check for check in shown["checks"] if check["name"] == "fits"]
     assert len(fits) == 4
     assert "4-bit, 2 agents, group 4, 512 tokens: about" in fits[1]["found"]
     assert {check["mark"] for check in fits} == {"ok"}
-    large = cli("doctor", "--json", "--fits", "coder-7b", "--gpu", "t4").out
+    assert "of 24 GB free" in fits[0]["found"]
+    alone = json.loads(cli("doctor", "--json", "--fits", "1.5b-instruct").out)["checks"]
+    assert not [one for one in alone if one["name"] == "fits" and "4-bit" in one["found"]]
+    large = cli("doctor", "--json", "--fits", "7b", "--gpu", "t4").out
     marks = [c["mark"] for c in json.loads(large)["checks"] if c["name"] == "fits"]
     assert marks[0] == "absent"
+    cli("doctor", "--fits", "qwen3").failed(2, "qwen3 is a part of Qwen/Qwen3-0.6B, ")
     cli("doctor", "--fits", "nobody/knows").failed(2, "the sizes of nobody/knows are not known")
     cli("doctor", "--gpu", "t5").failed(2, "unknown GPU 't5'")

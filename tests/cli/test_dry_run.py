@@ -127,6 +127,15 @@ def test_a_gpu_that_is_not_here_is_estimated_from_the_table(cli: CommandLine) ->
     assert "fits into 80 GB" in shown
     assert "an estimate from data sheets and one measured GPU, never checked on this one" in shown
     assert "GPU dollars: about" in shown
+    unpriced = " ".join(cli(*LOCAL, *CODER, "--gpu", "t4").out.split())
+    assert "GPU dollars: no price of a t4 is known; give one by --gpu-price" in unpriced
+
+
+def test_for_a_gpu_the_base_is_the_one_that_a_gpu_gets(cli: CommandLine) -> None:
+    pytest.importorskip("torch")
+    dry = (*LOCAL, "--gpu", "a100", "--json")
+    assert json.loads(cli(*dry).out)["model"] == CODER[1]
+    assert json.loads(cli(*dry, "--provider", "embedded").out)["model"] == "embedded"
 
 
 def test_a_model_that_is_not_here_is_neither_fetched_nor_measured(
@@ -136,7 +145,7 @@ def test_a_model_that_is_not_here_is_neither_fetched_nor_measured(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     machine = json.loads(cli(*LOCAL, *CODER, "--json", "--set", "learn.device=cpu").out)["machine"]
     assert machine["seconds_from"] == "table"
-    assert machine["device"] == "t4"  # the smallest that has the memory
+    assert machine["device"] == "l4"  # the smallest with a price that has the memory
     assert "Qwen2.5-Coder-1.5B-Instruct is not on this machine" in machine["why"]
     unknown = json.loads(cli(*LOCAL, "--model", "nobody/knows", "--json").out)["machine"]
     assert (unknown["memory_gb"], unknown["seconds"]) == (None, None)

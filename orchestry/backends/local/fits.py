@@ -89,6 +89,12 @@ class Memory:
         return self.held + self.process
 
 
+def on_gpu_without_bfloat16(learn: LearnConfig) -> LearnConfig:
+    """The settings as such a GPU takes them: there `dtype=auto` is float32."""
+    exact = "float32" if learn.dtype == "auto" else learn.dtype
+    return learn.model_copy(update={"dtype": exact})
+
+
 def memory(
     crews: Sequence[Crew], learn: LearnConfig, works: Sequence[Work], on_gpu: bool
 ) -> Memory:

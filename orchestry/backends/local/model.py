@@ -166,7 +166,8 @@ def load_base(
 ) -> Base:
     """Loads a base by name: "embedded", the folder of a model, or a model hub's id.
 
-    `device` auto is CUDA if available; `dtype` auto is bfloat16 there and float32 on a CPU.
+    `device` auto is CUDA if available; `dtype` auto is bfloat16 on a GPU that
+    computes in it, else float32.
     `quantize` uses bitsandbytes. Only safetensors are read, because other files may run code. The
     embedded model is downloaded and converted at its first use, reported to `progress`. Raises
     ConfigError if something is missing or the model is unsuitable, and OrchestryError if the
@@ -335,7 +336,8 @@ def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
     import torch
 
     if dtype == "auto":
-        return torch.bfloat16 if place.type == "cuda" else torch.float32
+        half = place.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if half else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
 
 

@@ -135,6 +135,14 @@ def _with_source(agent: AgentConfig) -> AgentConfig:
     return agent.model_copy(update={"model": base and source_of(base), "provider": None})
 
 
+def on_a_gpu(config: RunConfig) -> RunConfig:
+    """The config with the base that a machine with a GPU would take."""
+    if config.provider.model is not None or config.provider.name == EMBEDDED:
+        return config
+    provider = config.provider.model_copy(update={"model": ON_GPU})
+    return config.model_copy(update={"provider": provider})
+
+
 def model_of(config: RunConfig) -> str:
     """The config's base; by default one that can code if there is a GPU, else the embedded one.
     Raises ConfigError for a folder that does not exist.

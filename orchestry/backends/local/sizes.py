@@ -6,6 +6,7 @@ Without torch: an estimate of memory is made on any machine.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -102,11 +103,15 @@ KNOWN = {
 
 
 def model_named(name: str) -> str:
-    """A model as provider.model takes it: also by a part of a known one's name, such as `1.5B`."""
+    """A model as provider.model takes it: also by a part of a known one's name, such as `7B`, which
+    is no part of `1.7B`. Raises ConfigError for a part of several names."""
     if name in KNOWN or Path(name).expanduser().is_dir():
         return name
-    found = [one for one in KNOWN if name.lower() in one.lower()]
-    return found[0] if len(found) == 1 else name
+    part = re.compile(rf"(?<![\d.]){re.escape(name)}", re.IGNORECASE)
+    found = [one for one in KNOWN if part.search(one)]
+    if len(found) > 1:
+        raise ConfigError(f"{name} is a part of {', '.join(found)}: name one of them")
+    return found[0] if found else name
 
 
 def shape_of(model: str) -> Shape:
