@@ -83,7 +83,7 @@ def test_weights_are_those_of_the_model_but_for_norms_and_biases(kind: Any, tmp_
 def test_a_part_of_a_name_is_enough_if_it_is_one_models() -> None:
     assert model_named("coder-1.5b") == "Qwen/Qwen2.5-Coder-1.5B-Instruct"
     assert model_named("7b") == "Qwen/Qwen2.5-Coder-7B-Instruct", "and not 1.7B"
-    with pytest.raises(ConfigError, match="Qwen is a part of Qwen/Qwen2.5-0.5B-Instruct, "):
+    with pytest.raises(ConfigError, match=r"Qwen is a part of Qwen/Qwen2.5-0.5B-Instruct, "):
         model_named("Qwen")
     with pytest.raises(ConfigError, match="the sizes of Qwen are not known, since it is not on th"):
         shape_of("Qwen")
