@@ -23,7 +23,7 @@ from typer.main import get_command
 from orchestry import __version__
 from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import TRACEBACK, ConfigError
 from orchestry.core.machine import PARENT, end_with_parent, launched
 
 PANELS = {
@@ -165,7 +165,7 @@ def _code(argv: list[str]) -> int:
         typer.echo("orchestry: interrupted; `orchestry resume RUN` continues a run", err=True)
         return 130
     except Exception as error:
-        return _report(error, verbose="--verbose" in argv)
+        return _report(error, verbose="--verbose" in argv or bool(os.environ.get(TRACEBACK)))
 
 
 def _read_dotenv(argv: list[str], *, quiet: bool) -> None:

@@ -1,7 +1,8 @@
 """The file .env of the working folder: names that the environment lacks.
 
 Only names that Orchestry reads are taken, and only by the command line: Python programs decide for
-themselves. Values go into this process's environment alone, never into a file or a message.
+themselves. Values go into this process's environment, as if they were exported, and never into a
+file or a message.
 
 Keys are sent to a vendor's own address, so a file that only has a key redirects nothing. An address
 does, and the key that goes there may be one that the user exported; a .env may have come with

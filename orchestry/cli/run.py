@@ -50,6 +50,7 @@ _GpuPrice = Annotated[
         "With --dry-run: dollars per hour of the machine, instead of the table's.",
         metavar="USD",
         min=0,
+        max=10_000,
     ),
 ]
 

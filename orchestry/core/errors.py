@@ -104,11 +104,16 @@ class NotFiniteError(LearnError):
     """A result has NaN or infinity. The message says where, not yet why."""
 
 
+TRACEBACK = "ORCHESTRY_TRACEBACK"
+"""Environment variable: the command line shows tracebacks, as --verbose does where a command has
+it."""
+
+
 def fault(error: Exception) -> OrchestryError:
     """Wraps an unforeseen error, raised by Orchestry or by a library."""
     found = OrchestryError(
-        f"unforeseen {type(error).__name__}: {reason(error)}: --verbose shows where; please report "
-        "it. Answers that had arrived are kept, and `orchestry resume` continues with them"
+        f"unforeseen {type(error).__name__}: {reason(error)}: {TRACEBACK}=1 shows where; please "
+        "report it. A run keeps the answers that had arrived: `orchestry resume` continues it"
     )
     found.__cause__ = error
     return found

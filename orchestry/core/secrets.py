@@ -34,9 +34,13 @@ def looks_like_key(text: str) -> bool:
 
 def without_keys(text: str, key: str = "") -> str:
     """A vendor's text without this key or anything that looks like one."""
-    if len(key) >= 6:  # a shorter one is a placeholder such as "none", no secret
-        text = text.replace(key, "***")
-    return _MAYBE_KEY.sub("***", text)
+    return _MAYBE_KEY.sub("***", without_key(text, key))
+
+
+def without_key(text: str, key: str) -> str:
+    """A text without this key."""
+    # A shorter one is a placeholder such as "none", no secret.
+    return text.replace(key, "***") if len(key) >= 6 else text
 
 
 def bare_address(url: str) -> str:

@@ -159,7 +159,7 @@ class AnthropicProvider(SdkProvider):
         read = whole(usage.get("cache_read_input_tokens")) or 0
         written = whole(usage.get("cache_creation_input_tokens")) or 0
         fresh, bound = whole(usage.get("input_tokens")), self.input_bound(request)
-        text = "".join(text_in(b.get("text")) for b in blocks if _is(b, "text"))
+        text = "".join(self._endpoint.answered(b.get("text")) for b in blocks if _is(b, "text"))
         calls = tuple(_call(block) for block in blocks if _is(block, "tool_use"))
         stop = str(answer.get("stop_reason") or "end")
         return Completion(

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
-from orchestry.core.secrets import bare_address, without_keys
+from orchestry.core.secrets import bare_address, without_key, without_keys
 from orchestry.core.types import Request, utf8
 
 CONNECT_S = 10.0
@@ -63,6 +63,11 @@ class Endpoint:
     def shown(self) -> str:
         """The address without secret parts, for messages."""
         return bare_address(self.url)
+
+    def answered(self, text: object) -> str:
+        """An answer's text as valid Unicode, without the key that was sent, which a server may send
+        back; '' if it gave none."""
+        return without_key(text_in(text), self.key)
 
     def scrub(self, text: str) -> str:
         """The text on one line, cut, without the key or anything that looks like one."""
@@ -107,7 +112,10 @@ def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
         "max_retries": 0,  # attempts are counted by the ledger, above
         # aiohttp costs half the CPU of the SDKs' default; a proxy can't reach this machine's own
         # loopback, so the environment's proxies are left out there.
-        "http_client": sdk.DefaultAioHttpClient(trust_env=not loopback),
+        "http_client": sdk.DefaultAioHttpClient(
+            trust_env=not loopback,
+            follow_redirects=False,  # nobody was asked whether to trust that address
+        ),
     }
 
 
@@ -181,11 +189,27 @@ def explain_failure(
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         response = error.response  # type: ignore[attr-defined]
+        if 300 <= status < 400:
+            return _redirected(endpoint, status, response.headers.get("location", ""))
         if status < 400:  # an error event inside a stream that had begun
             return _broken_off(endpoint, str(error))
         body = response.content
         return refusal(endpoint, status, response.headers, body, structured=structured)
     return _transport(error, endpoint)
+
+
+def _redirected(endpoint: Endpoint, status: int, place: str) -> ProviderError:
+    """The error for a server that names another: requests and keys go where the user said."""
+    try:
+        there = endpoint.scrub(bare_address(urljoin(endpoint.url, place)))
+    except ValueError:
+        there = "no address"
+    return ProviderError(
+        f"{endpoint.vendor} at {endpoint.shown} answered {status}, a redirect to {there}, which is "
+        f"not followed: if you trust it, set {endpoint.url_variable} (or provider.base_url) to it",
+        transient=False,
+        billed=False,
+    )
 
 
 def refusal(

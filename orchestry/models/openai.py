@@ -22,7 +22,6 @@ from orchestry.models.http import (
     post,
     request_bound,
     schema_bound,
-    text_in,
     whole,
     without,
 )
@@ -99,7 +98,7 @@ class OpenAIProvider(SdkProvider):
         if choice is None or not isinstance(message, dict):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
         usage = _dict(answer.get("usage"))
-        text, bound = text_in(message.get("content")), self.input_bound(request)
+        text, bound = self._endpoint.answered(message.get("content")), self.input_bound(request)
         asked = message.get("tool_calls")
         numbers = count(sum(len(one.calls) for one in request.messages))
         calls = [*map(ToolCall.read, asked, numbers)] if isinstance(asked, list) else []

@@ -158,22 +158,38 @@ async def test_no_exception_hangs_on_ours(vendor: str) -> None:
     assert error.__context__ is None
 
 
-async def test_lone_surrogates_in_an_answer_are_replaced(
-    vendor: str, answers: Callable[[str], dict[str, Any]]
+@pytest.mark.parametrize(
+    ("said", "text"), [("a\ud800b", "a\ufffdb"), (f"sent: {KEY}.", "sent: ***.")]
+)
+async def test_lone_surrogates_and_the_key_in_an_answer_are_replaced(
+    vendor: str, answers: Callable[[str], dict[str, Any]], said: str, text: str
 ) -> None:
     def at_hello(value: Any) -> Any:
         if isinstance(value, dict):
             return {k: at_hello(v) for k, v in value.items()}
         if isinstance(value, list):
             return [at_hello(v) for v in value]
-        return "a\ud800b" if value == "Hello" else value
+        return said if value == "Hello" else value
 
     async with (
         serving(reply(at_hello(answers(vendor)))) as server,
         at(vendor, server.url) as provider,
     ):
         answer = await provider.complete(request())
-    assert answer.text == "a\ufffdb"
+    assert answer.text == text
+
+
+@pytest.mark.parametrize("status", [301, 307, 308])
+async def test_a_redirect_is_not_followed(
+    vendor: str, answers: Callable[[str], dict[str, Any]], status: int
+) -> None:
+    async with serving(reply(answers(vendor))) as other:
+        moved = reply(b"", status, location=f"{other.url}/there?key={KEY}")
+        async with serving(moved) as server, at(vendor, server.url) as provider:
+            error = await failure(provider)
+    assert other.bodies == []
+    assert (error.transient, error.billed) == (False, False)
+    assert f"a redirect to {other.url}/there, which is not followed" in str(error)
 
 
 @pytest.mark.parametrize(

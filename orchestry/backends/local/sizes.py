@@ -32,7 +32,14 @@ prompt needs none (python -m benchmarks.guarantees.prefill)."""
 CHUNK = 1 << 25
 """Logits held at once: 128 MiB in float32, for any vocabulary."""
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_NEEDED = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
+_NEEDED = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "vocab_size",
+)
+_MAY_LACK = ("num_key_value_heads", "head_dim")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -157,16 +164,22 @@ def on_disk(model: str) -> Path | None:
     return cached if cached and any(cached.glob("*.safetensors")) else None
 
 
-def _shape(model: str, config: Mapping[str, Any]) -> Shape:
-    missing = [key for key in _NEEDED if not isinstance(config.get(key), int)]
+def _shape(model: str, config: Any) -> Shape:
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"the config.json of {model} is no object: fetch it again")
+    given = {key: config.get(key) for key in (*_NEEDED, *_MAY_LACK)}
+    given = {key: value for key, value in given.items() if value is not None or key in _NEEDED}
+    missing = [key for key, value in given.items() if not (type(value) is int and value > 0)]
     experts = [key for key in _EXPERTS if config.get(key)]
     if missing or experts:
-        why = f"it lacks {', '.join(missing)}" if missing else "it is a mixture of experts"
+        why = (
+            f"no number above 0: {', '.join(missing)}" if missing else "it is a mixture of experts"
+        )
         raise ConfigError(
             f"no memory can be estimated for {model} ({why}): that is known of plain decoders "
             "only, such as Llama, Qwen and Mistral"
         )
-    layers, hidden, inner, heads = (int(config[key]) for key in _NEEDED)
+    layers, hidden, inner, heads, vocab = (int(config[key]) for key in _NEEDED)
     return Shape(
         layers=layers,
         hidden=hidden,
@@ -174,7 +187,7 @@ def _shape(model: str, config: Mapping[str, Any]) -> Shape:
         heads=heads,
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head=int(config.get("head_dim") or hidden // heads),
-        vocab=int(config.get("vocab_size", 0)),
+        vocab=vocab,
         tied=bool(config.get("tie_word_embeddings", False)),
         normed=config.get("model_type") == "qwen3",
     )

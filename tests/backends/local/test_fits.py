@@ -99,10 +99,15 @@ def test_what_is_not_on_this_machine_is_not_looked_for_elsewhere(
 
 def test_a_model_of_another_build_is_refused(tmp_path: Path) -> None:
     config = json.loads((tiny_folder(tmp_path) / "config.json").read_text(encoding="utf-8"))
-    for changed, why in (({"num_experts": 8}, "mixture of experts"), ({}, "it lacks hidden_size")):
-        found = {**config, **changed}
-        if not changed:
-            del found["hidden_size"]
+    for found, why in (
+        ({**config, "num_experts": 8}, "mixture of experts"),
+        ({**config, "hidden_size": None}, "no number above 0: hidden_size"),
+        ({**config, "num_hidden_layers": -2}, "no number above 0: num_hidden_layers"),
+        ({**config, "num_attention_heads": 0}, "no number above 0: num_attention_heads"),
+        ({**config, "num_key_value_heads": [2]}, "no number above 0: num_key_value_heads"),
+        ({**config, "vocab_size": True}, "no number above 0: vocab_size"),
+        ([], "is no object"),
+    ):
         (tmp_path / "config.json").write_text(json.dumps(found), encoding="utf-8")
         with pytest.raises(ConfigError, match=why):
             shape_of(str(tmp_path))
