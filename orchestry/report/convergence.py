@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erfc, sqrt
+from math import copysign, erfc, sqrt
 from typing import Literal
 
 from orchestry.report import neural
@@ -24,8 +24,9 @@ FEWEST = 10
 MARGIN = 0.05
 """A curve is flat if its change over the last third is less than this: of rewards, which are in
 [0, 1]; of returns, as a share of the whole curve's range."""
-_MOST = 200
-"""Points that are compared; of more, neighbours are averaged, since pairs are compared."""
+_MOST = 20
+"""Points that are compared; of more, neighbours are averaged. Rewards of single episodes are often
+equal (0 or 1), so that their median slope says nothing, and they depend on their neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,11 @@ def _trend(x: Sequence[int], values: Sequence[float], unit: str, margin: float) 
     start = len(values) - max(third, 1)
     if third < FEWEST:
         return Trend("too short to say", unit, x[start], x[-1], third)
-    change, p = trend(_averaged(values[start:]))
+    change, z = trend(_averaged(values[start:]))
     verdict: Verdict = "unclear"
+    p = erfc(abs(z) / sqrt(2))
     if p < 1 - LEVEL:
-        verdict = "still rising" if change.mean > 0 else "still falling"
+        verdict = "still rising" if z > 0 else "still falling"
     elif -margin < change.low and change.high < margin:
         verdict = "flat"
     return Trend(verdict, unit, x[start], x[-1], third, change, p, margin)
@@ -102,8 +104,8 @@ def _averaged(values: Sequence[float]) -> list[float]:
 
 
 def trend(values_T: Sequence[float]) -> tuple[Interval, float]:
-    """Sen's slope times the length of the series, shape (T,), with its 95 % interval, and the
-    two-sided p of Mann and Kendall's test, ties taken into account.
+    """Sen's slope times the length of the series, shape (T,), with its 95 % interval, and Mann and
+    Kendall's z, ties taken into account: above 0 where later values tend to be higher.
 
     >>> trend([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])[0].mean
     9.0
@@ -116,11 +118,9 @@ def trend(values_T: Sequence[float]) -> tuple[Interval, float]:
     _, ties = np.unique(values, return_counts=True)
     spread = count * (count - 1) * (2 * count + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()
     deviation, s = sqrt(spread / 18), float(np.sign(gaps).sum())
-    z = (abs(s) - 1) / deviation if s else 0.0
+    z = copysign((abs(s) - 1) / deviation, s) if s else 0.0
     slopes = np.sort(gaps / (j - i)) * (count - 1)
     half = NORMAL * deviation
     low = max(0, int((len(slopes) - half) / 2))
     high = min(len(slopes) - 1, int((len(slopes) + half) / 2))
-    return Interval(float(np.median(slopes)), float(slopes[low]), float(slopes[high])), erfc(
-        z / sqrt(2)
-    )
+    return Interval(float(np.median(slopes)), float(slopes[low]), float(slopes[high])), z
