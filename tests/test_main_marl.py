@@ -23,6 +23,7 @@ def test_the_script_is_short() -> None:
     assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) <= 10
 
 
+@pytest.mark.slow
 def test_it_runs_episodes_and_shows_the_best(tmp_path: Path) -> None:
     done = main_marl(
         tmp_path, "--task", "words", "--episodes", "2", "--verbose", "--show-best", "--seed", "1"

@@ -167,6 +167,7 @@ def mean_credit(rows: list[dict[str, str]]) -> float:
     return sum(float(one[1]) for one in found if one) / len(found)
 
 
+@pytest.mark.slow
 def test_one_cap_holds_for_all_and_a_larger_one_goes_on(tmp_path: Path) -> None:
     notes = list[str]()
     with planted(tmp_path) as (model, config):

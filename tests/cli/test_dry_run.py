@@ -78,6 +78,7 @@ def test_there_is_a_row_for_each_of_several_providers(cli: CommandLine) -> None:
     assert "all fake/fake-1" not in " ".join(cli("run", *FAKE, "--dry-run").out.split())
 
 
+@pytest.mark.slow
 def test_the_text_names_a_budget_that_is_enough(cli: CommandLine) -> None:
     priced = ("--set", "prices.fake-1.input=500", "--set", "prices.fake-1.output=900", "--dry-run")
     dry = ("run", *FAKE, "--task", "until", "--task-path", UNTIL, *priced)

@@ -57,6 +57,7 @@ def test_a_project_that_moved_goes_on_in_its_new_place(
     assert cli("resume", "runs/one", "--episodes", 4).code == 0
 
 
+@pytest.mark.slow
 def test_last_is_the_run_that_was_written_last(
     cli: CommandLine, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def learned(cli: CommandLine, sets: list[str]) -> Path:
     return Path("r")
 
 
+@pytest.mark.slow
 def test_a_team_that_learned_is_compared_with_itself_as_it_began(
     cli: CommandLine, learned: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_an_evaluation_that_can_not_be_kept_is_shown_with_a_note(
     assert "likeliest" in done.out
 
 
+@pytest.mark.slow
 def test_it_is_reported(cli: CommandLine, run: Path) -> None:
     pytest.importorskip("matplotlib")
     done = cli("report", run, "--out", "there")
@@ -224,6 +225,7 @@ def test_an_evaluation_finds_a_task_that_moved(cli: CommandLine) -> None:
     assert json.loads(done.out)["games"] == 4
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_is_played_and_that_nothing_is_paid(cli: CommandLine) -> None:
     dry = (*RUN, "--steps", "1M", "--dry-run")
     shown = cli(*dry)

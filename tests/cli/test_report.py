@@ -46,6 +46,7 @@ def test_json_is_one_object_with_what_was_written(cli: CommandLine, run: Path) -
     assert found["summary"][0]["says"][0].startswith("Task words")
 
 
+@pytest.mark.slow
 def test_several_runs_need_a_folder(cli: CommandLine, run: Path) -> None:
     assert cli("run", *FAKE, "--seed", "1", "--run-dir", "other").code == 0
     cli("report", "run", "other").failed(2, "a report of 2 runs needs a folder", "--out DIR")
@@ -55,6 +56,7 @@ def test_several_runs_need_a_folder(cli: CommandLine, run: Path) -> None:
     assert Path("both/RESULTS.md").is_file()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_off_is_reported_as_far_as_it_came(cli: CommandLine, run: Path) -> None:
     (run / "summary.json").unlink()
     path = run / "journal.jsonl"
@@ -64,6 +66,7 @@ def test_a_run_that_is_cut_off_is_reported_as_far_as_it_came(cli: CommandLine, r
     assert "Missing: 2 of 3 episodes are finished." in done.out
 
 
+@pytest.mark.slow
 def test_criteria_stand_with_their_figures(cli: CommandLine, run: Path) -> None:
     done = cli("report", "run", "--criteria")
     assert done.code == 0

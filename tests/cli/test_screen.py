@@ -75,6 +75,7 @@ def test_a_wrong_call_is_told_in_sixty_columns(
     assert max(map(len, told.splitlines())) <= COLUMNS
 
 
+@pytest.mark.slow
 def test_a_file_has_no_boxes_and_nothing_is_cut(
     command: tuple[object, ...], cli: CommandLine
 ) -> None:

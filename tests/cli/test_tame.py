@@ -59,6 +59,7 @@ def test_our_own_colours_reach_a_terminal() -> None:
     assert "\x1b[2J" not in out.getvalue()
 
 
+@pytest.mark.slow
 def test_answers_errors_of_servers_and_libraries_are_shown_tamed(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_tasks_in_a_strangers_run_are_theirs_where_one_stands_in_it(
     assert "--trust" not in cli("evaluate", ".").err
 
 
+@pytest.mark.slow
 def test_the_own_runs_task_is_no_strangers(cli: CommandLine, run: Path) -> None:
     os.environ["XDG_STATE_HOME"] = str(run / "theirs")  # as the one who made it
     for words in COMMANDS:

@@ -333,6 +333,7 @@ def test_answers_that_were_cut_may_be_longer_where_they_may(tmp_path: Path) -> N
     assert all(60 < row.output_tokens / row.calls < 600 for row in acts)
 
 
+@pytest.mark.slow
 def test_lengths_of_verdicts_and_rules_are_from_earlier_runs_too(tmp_path: Path) -> None:
     script = tmp_path / "critic.jsonl"
     verdict = {"feedback": "so", "quality": 5, "collaboration": 5, "efficiency": 5}

@@ -56,6 +56,7 @@ def test_baselines_lie_where_a_second_call_finds_them_and_pays_nothing(tmp_path:
     assert again.rewards == first.rewards
 
 
+@pytest.mark.slow
 def test_a_killed_baseline_is_gone_on_with(tmp_path: Path) -> None:
     whole = play(tmp_path / "whole", config(), "discussion", samples=2)["discussion"]
     sets = [word for item in BASE for word in ("--set", item)]

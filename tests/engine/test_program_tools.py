@@ -142,6 +142,7 @@ def test_where_nothing_was_compared_no_credit_is_shown(run: Run, tmp_path: Path)
         export_chats(run, tmp_path / "none", by="credit")
 
 
+@pytest.mark.slow
 def test_credit_in_equal_parts_needs_no_more_than_rollouts(tmp_path: Path) -> None:
     sets = [*SETS, "options.way=plain", "credit.method=equal"]
     run = orchestry.train(resolve([], sets, {}), tmp_path / "run")

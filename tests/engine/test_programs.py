@@ -127,6 +127,7 @@ async def test_no_proxy_at_all_stays_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("way", ["tools", "claude_tools", "responses_tools"])
+@pytest.mark.slow
 def test_a_program_calls_its_own_tools(way: str, tmp_path: Path) -> None:
     """The model's calls go to the program, which tells their results."""
     run = orchestry.train(config(way), tmp_path / "run")
@@ -375,6 +376,7 @@ def post(address: str, team: Team, key: str = "", **body: Any) -> httpx.Response
     return httpx.post(address, content=json.dumps(told), headers=head, timeout=30)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_answered_is_refused_with_a_reason() -> None:
     def program(task: Any, team: Team) -> None:
         url = team.base_url("writer")
@@ -416,6 +418,7 @@ def test_the_address_answers_only_who_it_is_for() -> None:
     asked(program)
 
 
+@pytest.mark.slow
 def test_of_all_baselines_a_program_plays_best_of_n(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,6 +138,7 @@ STEPS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS, trials=st.integers(1, 6))
+@pytest.mark.slow
 def test_no_order_of_events_passes_the_cap(
     steps: list[tuple[str, int, int]], trials: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

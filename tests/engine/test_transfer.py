@@ -86,6 +86,7 @@ def test_roles_get_what_agents_of_their_name_or_of_the_map_learned(run: Run) -> 
     assert all(b.evidence is None for b in kept.behaviors)
 
 
+@pytest.mark.slow
 def test_each_map_and_option_has_its_own_folder_and_is_paid_once(run: Run) -> None:
     by_name = evaluate(run, task="lines")
     assert by_name.folder.name == "test--on-lines"

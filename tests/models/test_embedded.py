@@ -47,6 +47,7 @@ async def test_it_answers_and_counts(embedded: EmbeddedProvider) -> None:
     assert 0 < answer.output_tokens <= 8
 
 
+@pytest.mark.slow
 async def test_samples_in_parallel_differ(embedded: EmbeddedProvider) -> None:
     asked = [ask("Name an animal and why.", sample_index=index) for index in range(4)]
     answers = await asyncio.gather(*map(embedded.complete, asked))

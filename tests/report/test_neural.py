@@ -132,6 +132,7 @@ def test_a_point_of_the_return_is_the_mean_over_the_games_of_the_last_batches(
     assert entropy.mean[-1] == pytest.approx(fmean(row["learn/entropy"] for row in rows[-2:]))
 
 
+@pytest.mark.slow
 def test_seeds_are_one_arm_between_its_lowest_and_highest(folders: dict[str, Path]) -> None:
     both = [folders["seed-0"], folders["seed-1"]]
     found, alone = curve(neural.RETURN, *both), [curve(neural.RETURN, one) for one in both]

@@ -160,6 +160,7 @@ async def test_the_interpreter_for_wasi_holds_what_reaches_outside(aims: Targets
     assert aims.harmed() == []
 
 
+@pytest.mark.slow
 async def test_the_attacks_work_where_nothing_confines_them(aims: Targets) -> None:
     bank = [case for case in TEETH if os.geteuid() == 0 or not case.root]
     async with opened(4) as sandbox:

@@ -100,6 +100,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(config, folder).folder
 
 
+@pytest.mark.slow
 def test_a_learned_policy_plays_beside_models_and_a_resume_is_exact(
     learned: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def told(scenario: Any, ring: Any) -> Any:
     change=st.sampled_from(CHANGES),
     seed=st.integers(0, 10_000),
 )
+@pytest.mark.slow
 def test_compiled_games_are_equal_night_by_night(
     name: str, change: dict[str, Any], seed: int
 ) -> None:

@@ -356,6 +356,7 @@ def test_agents_may_have_bases_of_their_own(
     assert {"left", "right"} < {path.name for path in run.folder.glob("checkpoints/000004/*")}
 
 
+@pytest.mark.slow
 def test_credits_by_replay_learn_the_same_task(model: str, tasks: Path, tmp_path: Path) -> None:
     sets = ("episodes=40", "learn.credit=replay", "learn.rewards=final")
     run = orchestry.train(config(model, tasks, *sets), tmp_path / "run")

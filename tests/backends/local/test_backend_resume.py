@@ -222,6 +222,7 @@ def test_an_episode_whose_weights_are_gone_is_not_played_by_others(
         resume(run.folder)
 
 
+@pytest.mark.slow
 def test_an_evaluation_plays_the_test_split_with_the_last_adapters(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:

@@ -193,6 +193,7 @@ def test_the_loss_of_parts_adds_up_and_its_slope_is_the_error() -> None:
     assert slope.tolist() == pytest.approx([0.5 / 4, 2 * -2.0 / 4, -0.5 / 4])
 
 
+@pytest.mark.slow
 def test_it_learns_what_states_are_worth_and_leaves_the_agents_as_they_are(model: str) -> None:
     made, states = critic(model, micro_tokens=1024), states_of(5, 12, 3, 9)
     before = [weight.detach().clone() for weight in made._agents.parameters()]
@@ -238,6 +239,7 @@ def test_the_agents_logprobs_do_not_see_the_critic(model: str) -> None:
 CRITIC = ("learn.baseline=critic", "learn.critic_rate=0.01")
 
 
+@pytest.mark.slow
 def test_a_run_with_a_critic_in_two_parts_equals_a_whole_one(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:

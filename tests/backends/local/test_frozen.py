@@ -81,6 +81,7 @@ def test_a_resumed_run_with_a_frozen_agent_is_the_same_to_the_bit(
     assert adapters(resume(begun.folder, {"episodes": 8}).folder) == adapters(half.folder)
 
 
+@pytest.mark.slow
 def test_weights_learn_beside_an_agent_of_an_api(model: str, tasks: Path, tmp_path: Path) -> None:
     with serving() as (url, server):
         run = orchestry.train(config(model, tasks, *beside(url)), tmp_path / "run")

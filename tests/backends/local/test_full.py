@@ -81,6 +81,7 @@ def whole(model: str, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return orchestry.train(config(model, tasks, *FULL), tmp_path_factory.mktemp("full") / "run")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_is_evaluated_and_exported(
     whole: Run, model: str, tasks: Path, tmp_path: Path
 ) -> None:

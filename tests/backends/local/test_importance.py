@@ -133,6 +133,7 @@ def test_top_p_is_corrected_for(server: Vllm, model: str, tasks: Path, tmp_path:
 @pytest.mark.parametrize(
     ("of", "least", "most"), [("token", 1.1, 1.1), ("answer", 1.2, 1.1**3)], ids=["token", "answer"]
 )
+@pytest.mark.slow
 def test_a_server_that_is_off_is_weighed_and_cut(
     of: str, least: float, most: float, server: Vllm, model: str, tasks: Path, tmp_path: Path
 ) -> None:

@@ -394,6 +394,7 @@ def test_a_bit_flipped_in_a_checkpoint_is_found_before_it_is_used(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
+@pytest.mark.slow
 def test_no_bit_of_an_adapter_changes_unseen(
     data: st.DataObject, finished: Run, model: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -451,6 +452,7 @@ def test_adapters_of_others_are_known_by_the_base_that_they_name(
         orchestry.train(config(str(moved), tasks, *sets), tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_base_at_another_place_and_with_no_other(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:

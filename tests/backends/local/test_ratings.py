@@ -120,6 +120,7 @@ def test_a_block_that_is_played_again_is_judged_as_the_first_time(
     assert [(node.value, node.judged) for node in done.episodes[5].nodes] == before
 
 
+@pytest.mark.slow
 def test_a_rating_that_came_too_late_is_named_and_changes_nothing(
     model: str, tasks: Path, tmp_path: Path, finished: Run
 ) -> None:

@@ -80,6 +80,7 @@ def test_each_stage_goes_on_with_the_team_of_the_one_before(whole: Path) -> None
     assert first.config["seed"] != last.config["seed"]
 
 
+@pytest.mark.slow
 def test_the_report_shows_what_each_stage_brought(whole: Path, tmp_path: Path) -> None:
     found = brought(whole)
     assert [one.state for one in found] == ["done"] * 4

@@ -181,6 +181,7 @@ def test_one_of_three_that_a_proxy_says_is_down(
     assert f"{trio[1].url} stopped answering (503, no upstream): the other 2 draw" in said[0]
 
 
+@pytest.mark.slow
 def test_one_that_was_away_for_two_updates_loses_its_old_adapters(
     two: tuple[Base, Adapters], pair: list[Vllm], tmp_path: Path
 ) -> None:

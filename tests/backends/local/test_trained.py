@@ -100,6 +100,7 @@ def test_the_team_plays_as_it_was_trained_unless_told_otherwise(finished: Run, t
     assert bare.learn == found.learn
 
 
+@pytest.mark.slow
 def test_it_goes_on_without_the_run_that_trained_it(
     searched: Run, trained: Path, tmp_path: Path
 ) -> None:
@@ -243,6 +244,7 @@ def prompted(model: str, tasks: Path, tmp_path_factory: pytest.TempPathFactory) 
     return orchestry.train(config(model, tasks, *sets), folder / "run")
 
 
+@pytest.mark.slow
 def test_weights_learn_with_the_behaviours_of_a_library(prompted: Run, model: str) -> None:
     assert prompted.summary.stopped == "done"
     told = dict(prompts(prompted))
