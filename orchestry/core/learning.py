@@ -133,7 +133,8 @@ class LearnConfig(Frozen):
     device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
     """`auto`: a GPU if there is one."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], Mark.MEASURED] = "auto"
-    """Number format of the base model. `auto`: bfloat16 on a GPU that computes in it, else float32."""
+    """Number format of the base model. `auto`: bfloat16 on a GPU that computes in it, else
+    float32."""
     quantize: Annotated[Literal["nf4", "int8"] | None, Mark.MEASURED] = None
     """Quantization of the base model by bitsandbytes (extra `quantize`)."""
     vllm_url: Annotated[
