@@ -42,7 +42,8 @@ EPISODES = 500
 PASSES = (0.3, 0.5)
 """Pass rates that are asked for, one after the other."""
 EMERGED = 0.05
-"""A scheme has emerged if this share of the last quarter's trajectories cooperates by it."""
+"""A scheme or a new way has emerged if this share of the last quarter's trajectories cooperates by
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +208,10 @@ def _new_ways(experiment: Experiment) -> _Answer:
     run = experiment.run
     if not _names_schemes(run):
         return "can't tell", "its trajectories name no scheme of cooperation"
-    found = novel(run)
-    said = ", ".join(f"{name} {share}" for name, share in found.items())
-    return ("met", said) if found else ("not met", "no trajectory that cooperates shows one")
+    shares = novel(run, first_and_last(run.episodes)[1])
+    found = {name: share for name, share in shares.items() if share.share >= EMERGED}
+    said = ", ".join(f"{name} {share}" for name, share in found.items()) or "none"
+    return "met" if found else "not met", f"{said} in the last quarter; {_SHARE} is asked for"
 
 
 def _explained(experiment: Experiment) -> _Answer:

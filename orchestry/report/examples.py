@@ -1,4 +1,4 @@
-"""Whole trajectories for a report: the best, the median and the worst, a pair early and late in the
+"""Whole trajectories for a report: the best, the median and the worst, pairs early and late in the
 run, and one for each new way of working together.
 """
 
@@ -19,22 +19,25 @@ from orchestry.store.run import Run
 _FEWEST = 8
 """Episodes for a pair early and late: each quarter then has two."""
 _PAIRED = (
-    "Early and late: on a problem of the first and of the last quarter of the episodes, that whose "
-    "mean reward rose most (or fell least), the median trajectory of its first episode and the "
-    "best of its last. So they show what changed most, not what is usual."
+    "Early and late: of the problems in both the first and the last quarter of the episodes those "
+    "whose mean reward rose most, whose change is the median, and whose reward fell most (or rose "
+    "least); of each the median trajectory of its first episode and the best of its last."
+)
+_UNPAIRED = (
+    f"No problem is shown early and late: that takes {_FEWEST} episodes, and a problem that is in "
+    "both their first and their last quarter."
 )
 
 
 def trajectories(experiment: Experiment) -> str:
-    """The best, the median and the worst trajectory of a run, and a pair early and late."""
+    """The best, the median and the worst trajectory of a run, and pairs early and late."""
     found = examples(experiment.run)
     if not found:
         return f"{inline(experiment.label)}: no episode is finished."
-    pair = evolution(experiment.run)
+    pairs = evolution(experiment.run)
     said = [_trajectory(one, experiment.label) for one in found]
-    return "\n\n".join(
-        [*said, *([_PAIRED] if pair else [])] + [_trajectory(one, experiment.label) for one in pair]
-    )
+    later = [_trajectory(one, experiment.label) for one in pairs]
+    return "\n\n".join([*said, _PAIRED if pairs else _UNPAIRED, *later])
 
 
 def _trajectory(one: Example, label: str) -> str:
@@ -118,8 +121,9 @@ def _order(one: Example) -> tuple[float, bool, int, str]:
 
 
 def evolution(run: Run) -> tuple[Example, ...]:
-    """Two trajectories of one problem, early and late in the run, that show what changed: (), or
-    both. A late one whose agents cooperate is preferred."""
+    """Two trajectories each of up to three problems, early and late in the run: the one that rose
+    most, the median one, and the one that fell most. A late one whose agents cooperate is
+    preferred."""
     early, late = first_and_last(run.episodes)
     first = {record.problem: record for record in reversed(early)}
     last = {record.problem: record for record in late}
@@ -127,14 +131,21 @@ def evolution(run: Run) -> tuple[Example, ...]:
     if len(run.episodes) < _FEWEST or not both:
         return ()
     gains = {name: last[name].mean_leaf_reward - first[name].mean_leaf_reward for name in both}
-    chosen = max(both, key=lambda name: (gains[name], name))
-    before, after = first[chosen], last[chosen]
+    ranked = sorted(both, key=lambda name: (-gains[name], name))
+    named = {ranked[0]: "rose most"}
+    named.setdefault(ranked[-1], "fell most" if gains[ranked[-1]] < 0 else "rose least")
+    named.setdefault(ranked[len(ranked) // 2], "the median change")
+    chosen = sorted(named, key=ranked.index)
+    return tuple(e for name in chosen for e in _pair(first[name], last[name], named[name]))
+
+
+def _pair(before: EpisodeRecord, after: EpisodeRecord, change: str) -> tuple[Example, Example]:
     middle = median_low(leaf.score.total for leaf in before.leaves())
     start = next(leaf for leaf in before.leaves() if leaf.score.total == middle)
     end = max(after.leaves(), key=lambda leaf: (cooperates(leaf), leaf.score.total, leaf.id))
     return (
-        Example("early", before, start, start.score.total),
-        Example("late", after, end, end.score.total),
+        Example(f"early ({change})", before, start, start.score.total),
+        Example(f"late ({change})", after, end, end.score.total),
     )
 
 

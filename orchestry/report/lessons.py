@@ -157,6 +157,8 @@ def _evidence(one: Mapping[str, Any]) -> str:
 def _credits(run: Salvaged) -> Iterator[str]:
     """Whose answers made the best trajectories good."""
     for agent, (mean, count) in credits(run).items():
+        if mean.low == mean.high == 0:  # every other answer would have earned the same
+            continue
         sign = "above 0" if mean.low > 0 else "below 0" if mean.high < 0 else "not told from 0"
         yield (
             f"Credit of {agent} (what its answers in the best trajectories earn beyond others in "
@@ -181,9 +183,15 @@ def _with_cooperation(run: Salvaged) -> Iterator[str]:
 
 
 def _silent(run: Salvaged) -> Iterator[str]:
-    """Of a run whose weights learn: the sets of samples that taught nothing."""
-    if run.config.get("backend") != "local" or not _changed(run):
-        return
-    if any(record.groups for record in run.episodes):
-        share = flat_groups(run.episodes)
-        yield f"Sample groups without a difference in reward, which taught nothing: {share}."
+    """The sets of samples that taught nothing: of a run whose weights learn; of a search, if it had
+    no others."""
+    groups = [group for record in run.episodes for group in record.groups]
+    if run.config.get("backend") == "local":
+        if groups and _changed(run):
+            share = flat_groups(run.episodes)
+            yield f"Sample groups without a difference in reward, which taught nothing: {share}."
+    elif groups and not any(any(group.advantages) for group in groups):
+        yield (
+            f"In each of {counted(len(groups), 'sample group')} all samples earned the same: "
+            "nothing could be learned from them."
+        )

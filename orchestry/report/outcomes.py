@@ -186,10 +186,11 @@ def schemes_said(run: Salvaged) -> str:
     return f"{len(found)}{of}{f' ({each})' if each else ''}"
 
 
-def novel(run: Salvaged) -> dict[str, Portion]:
-    """Ways of working together that are none of the task's schemes, the most frequent first."""
+def novel(run: Salvaged, records: Sequence[EpisodeRecord] | None = None) -> dict[str, Portion]:
+    """Ways of working together that are none of the task's schemes, the most frequent first: in
+    these episodes, else in all."""
     tags = [tag for tag in tag_names([run]) if tag.startswith(NOVEL)]
-    found = tag_shares(run.episodes, tags)
+    found = tag_shares(run.episodes if records is None else records, tags)
     return {tag: found[tag] for tag in sorted(tags, key=lambda tag: (-found[tag].count, tag))}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from orchestry.core.resolve import leaves
 from orchestry.report.held_out import held_evaluations
 from orchestry.report.outcomes import solved_tag
-from orchestry.report.runs import Experiment
+from orchestry.report.runs import Experiment, Salvaged
 from orchestry.report.text import inline, table
 
 SOURCE = (
@@ -56,7 +56,11 @@ _WRITING: Mapping[str, _Row] = {
     "sampling.max_tokens": ("longest answer, tokens", "256"),
     "played": ("episodes", "2200 (1100 problems, twice)"),
 }
-_TASKS = {"code_collaboration": _CODE, "tldr": _WRITING, "arxiv": _WRITING}
+_TASKS: Mapping[str, Mapping[str, _Row]] = {
+    "code_collaboration": _CODE,
+    "tldr": {**_WRITING, "options.bank": ("problems", "tldr")},
+    "arxiv": {**_WRITING, "options.bank": ("problems", "arxiv")},
+}
 _REWARDS = {
     "code_collaboration": (
         "four levels; cooperation is read from the text of the code",
@@ -94,7 +98,7 @@ def _table(experiment: Experiment, several: bool) -> str:
             f"{name} ({key})" if "." in key else name,
             paper,
             own.get(key, "-"),
-            "same" if paper == own.get(key, "-") else "differs",
+            _verdict(experiment.run, key, paper == own.get(key, "-")),
         ]
         for key, (name, paper) in {**_ALGORITHM, **_TASKS.get(task, {})}.items()
     ]
@@ -105,6 +109,17 @@ def _table(experiment: Experiment, several: bool) -> str:
     cells = [[inline(cell, longest=300) for cell in row] for row in rows]
     head = f"{inline(experiment.label)}:\n\n" if several else ""
     return head + table(["", "paper", "this run", ""], cells, figures=False)
+
+
+def _verdict(run: Salvaged, key: str, equal: bool) -> str:
+    if key == "learn.rewards" and not equal and _acts_once(run):
+        return "no difference: agents act once"
+    return "same" if equal else "differs"
+
+
+def _acts_once(run: Salvaged) -> bool:
+    paths = [record.path(leaf.id) for record in run.episodes for leaf in record.leaves()]
+    return all(sum(bool(node.turns) for node in path) == 1 for path in paths)
 
 
 def _own(experiment: Experiment) -> dict[str, str]:

@@ -12,7 +12,7 @@ import orchestry
 from orchestry.engine.evaluate import Baselines, evaluate
 from orchestry.report import tables
 from orchestry.report.criteria import Criterion, criteria
-from orchestry.report.examples import evolution, new_ways
+from orchestry.report.examples import evolution, new_ways, trajectories
 from orchestry.report.facts import facts, summary_text
 from orchestry.report.ground import hardware
 from orchestry.report.headline import headline, summary
@@ -169,9 +169,18 @@ def test_without_an_episode_nothing_is_said(folder: Path) -> None:
     assert all(one.verdict != "met" for one in criteria(experiment) if "budget" not in one.name)
 
 
-def test_early_and_late_are_one_problem_whose_reward_rose_most(team: Experiment) -> None:
-    early, late = evolution(team.run)
-    assert (early.place, late.place) == ("early", "late")
+def test_early_and_late_are_problems_whose_rewards_moved_in_several_ways(team: Experiment) -> None:
+    (early, late, *others) = evolution(team.run)
+    assert (early.place, late.place) == ("early (rose most)", "late (rose most)")
+    assert [one.place for one in others] == [
+        *("early (the median change)", "late (the median change)"),
+        *("early (rose least)", "late (rose least)"),
+    ]
+    gains = [
+        after.record.mean_leaf_reward - before.record.mean_leaf_reward
+        for before, after in zip((early, *others[::2]), (late, *others[1::2]), strict=True)
+    ]
+    assert gains == sorted(gains, reverse=True)
     assert early.record.problem == late.record.problem
     assert early.record.episode < 10
     assert late.record.episode >= 30
@@ -181,6 +190,7 @@ def test_early_and_late_are_one_problem_whose_reward_rose_most(team: Experiment)
 
 def test_a_short_run_has_no_pair(searched: Salvaged) -> None:
     assert evolution(searched) == ()
+    assert "that takes 8 episodes" in trajectories(Experiment("short", searched, {}, {}))
 
 
 def test_a_new_way_is_shown_with_its_first_example(team: Experiment) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from orchestry.report.paper import differences
 from orchestry.report.runs import read_experiments
+
+ROOT = Path(__file__).parents[2]
 
 
 def settings(folder: Path, **changes: object) -> str:
@@ -36,6 +40,38 @@ def test_each_setting_is_the_same_or_differs(folder: Path) -> None:
     assert found["turns of each agent"] == ["2", "1", "differs"]
     assert found["pass&#64;1"][1].startswith("not measured")
     assert "arXiv 2508.04652" in text
+
+
+@pytest.mark.parametrize("name", ["arxiv", "local_writing"])
+def test_the_presets_for_writing_have_the_papers_settings_but_for_what_they_name(
+    name: str, folder: Path
+) -> None:
+    preset = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
+    found = rows(settings(folder, **preset))
+    same = (
+        "learning rate",
+        "temperature",
+        "top-p",
+        "longest answer, tokens",
+    )
+    assert {key: found[key][2] for key in same} == dict.fromkeys(same, "same")
+    assert found["base"][0] == "Qwen/Qwen3-1.7B", "as the preset's head says"
+    if name == "arxiv":
+        assert found["problems"] == ["arxiv", "arxiv", "same"]
+        assert preset["passes"] * preset["options"]["rows"] == 2200
+
+
+def test_a_return_of_stages_is_no_difference_where_agents_act_once(folder: Path) -> None:
+    learn, name = {"rewards": "differences"}, "what a stage's action earns"
+    assert rows(settings(folder, backend="local", learn=learn))[name][2] == "differs"
+    path = folder / "episodes.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for node in (node for record in records for node in record["nodes"]):
+        if node["id"].count(".") > 1:
+            node["turns"] = []  # of later stages
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    text = settings(folder, backend="local", learn=learn)
+    assert rows(text)[name][2] == "no difference: agents act once"
 
 
 def test_other_tasks_have_the_algorithm_alone_and_other_backends_nothing(folder: Path) -> None:
