@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from pathlib import Path
 
+import typer
+
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.secrets import REFUSED, bare_address
 
@@ -47,14 +49,19 @@ def take(environ: MutableMapping[str, str], trust: bool = False, path: Path = FI
 
 
 def _values(path: Path) -> dict[str, str]:
-    """The file's names and values, as they are: nothing in a value is replaced."""
-    from dotenv import dotenv_values
+    """The file's names and values, as they are: nothing in a value is replaced. Lines that can't be
+    read are named."""
+    from dotenv.parser import parse_stream  # dotenv_values names no file
 
     try:
-        found = dotenv_values(path, interpolate=False, encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            found = [*parse_stream(file)]
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} can't be read ({reason(error)}): correct or remove it") from None
-    return {name: value.strip() for name, value in found.items() if value}
+    for text, line in (one.original for one in found if one.error):
+        line += text[: -len(text.lstrip())].count("\n")  # blank lines before it
+        typer.echo(f"· {path}, line {line} is left out: write NAME=VALUE, quotes closed", err=True)
+    return {one.key: one.value.strip() for one in found if one.key and one.value}
 
 
 def _doubt(name: str, url: str, path: Path, trust: bool) -> str:

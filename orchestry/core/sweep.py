@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.executor import ExecutorName
@@ -49,9 +57,16 @@ class Choices(Frozen):
     choices: tuple[Choice, ...] = Field(min_length=2)
 
 
-def _listed(raw: Any) -> Any:
-    """A bare list is a list of choices."""
-    return {"choices": raw} if isinstance(raw, list | tuple) else raw
+def _tried(raw: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+    """A bare list is a list of choices. What is neither gets one message, not one of each model."""
+    try:
+        return parse({"choices": raw} if isinstance(raw, list | tuple) else raw)
+    except ValidationError as error:
+        own = [fault["ctx"]["error"] for fault in error.errors() if fault["type"] == "value_error"]
+        takes = "give a list of at least two values, or a range such as {low: 1, high: 8}"
+        raise ValueError(
+            own[0] if own else f"{takes} (log: true or step: 2 may be added)"
+        ) from None
 
 
 class Named(Frozen):
@@ -118,7 +133,7 @@ class SweepConfig(Frozen):
 
     run: Mapping[str, Any] = Field(default_factory=dict)
     """The config of each trial, as in a file for `--config`."""
-    keys: Mapping[str, Annotated[Range | Choices, BeforeValidator(_listed)]] = Field(min_length=1)
+    keys: Mapping[str, Annotated[Range | Choices, WrapValidator(_tried)]] = Field(min_length=1)
     """Config keys and what is tried for them: {low, high, log, step} or a list of values."""
     trials: int = Field(20, ge=1, le=100_000)
     """Settings that are tried, over all resumes."""

@@ -187,11 +187,16 @@ def agents_of(source: Run, own: RunConfig) -> list[str]:
 def _roles(
     agents: list[str], known: list[str], asked: Mapping[str, str], task: str, *, shared: bool
 ) -> dict[str, str | None]:
+    if not isinstance(asked, Mapping):
+        raise ConfigError(
+            f"roles is {asked!r}: give the run's agent by role, such as "
+            f"{{'{known[0]}': '{_first(agents)}'}}"
+        )
     for role, agent in asked.items():
         if role not in known:
-            raise ConfigError(unknown(f"role of task {task}", role, known))
+            raise ConfigError(unknown(f"role of task {task}", str(role), known))
         if agent not in agents:
-            raise ConfigError(unknown("agent of the run", agent, agents))
+            raise ConfigError(unknown("agent of the run", str(agent), agents))
     if shared:
         if asked:
             raise ConfigError("learn.shared: one adapter plays every role: leave out --map")

@@ -11,25 +11,27 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from orchestry.core.digests import text_digest
 from orchestry.core.types import Frozen, NodeId, Part, Score, Source, Split, Trial, Turn
 from orchestry.store.progress import MEAN, RECENT
 
+Reward = Annotated[float, Field(ge=0.0, le=1.0)]
 
-class NodeRecord(Frozen):
+
+class NodeRecord(Frozen, allow_inf_nan=False):
     """One state of the tree, and the joint action that led to it."""
 
     id: str
     parent: str | None
     turns: tuple[Turn, ...]
-    value: float | None
+    value: Reward | None
     source: Source | None
     survived: bool
-    judged: float | None = None
+    judged: Reward | None = None
     """The judge's own number, before mixing; None if it was not asked."""
     judge_feedback: str = ""
     score: Score = Score(parts=())
@@ -44,6 +46,14 @@ class NodeRecord(Frozen):
         rest = {name: value for name, value in data.items() if name not in found}
         return {**rest, "score": {name: data[name] for name in found}}
 
+    @field_validator("score")
+    @classmethod
+    def _is_finite(cls, score: Score) -> Score:
+        """As when it was given: see `task.guard`."""
+        if score.parts and not 0.0 <= score.total <= 1.0:
+            raise ValueError(f"its parts come to {score.total:g}, which is not in [0, 1]")
+        return score
+
     @property
     def place(self) -> NodeId:
         """Its id in the tree, which can be ordered and has a stage."""
@@ -56,7 +66,7 @@ def _with_reward(node: NodeRecord, reward: float) -> NodeRecord:
     return node.model_copy(update={"score": score, "value": reward})
 
 
-class GroupRecord(Frozen):
+class GroupRecord(Frozen, allow_inf_nan=False):
     """The samples of one state: ids, values and mean-centred advantages, all of shape (G,)."""
 
     parent: str
@@ -76,7 +86,7 @@ UNMEASURED = (
 """An episode's credit where it has no CreditRecord."""
 
 
-class CreditRecord(Frozen):
+class CreditRecord(Frozen, allow_inf_nan=False):
     """One agent's credit for the best or the worst trajectory.
 
     A credit is in units of the return: the sum, over the agent's moves, of the value after the move
@@ -92,7 +102,7 @@ class CreditRecord(Frozen):
     high: float
 
 
-class EpisodeRecord(Frozen):
+class EpisodeRecord(Frozen, allow_inf_nan=False):
     """One problem, searched once. `best` is the leaf with the highest score, `reward` its total.
 
     An episode that `failed` has no leaf; its rewards are 0 and enter no mean.
@@ -103,8 +113,8 @@ class EpisodeRecord(Frozen):
     split: Split
     seed: int
     best: str
-    reward: float
-    mean_leaf_reward: float
+    reward: Reward
+    mean_leaf_reward: Reward
     calls: int
     """Samples drawn, whether paid, cached or replayed."""
     usd: float
@@ -244,6 +254,7 @@ class Summary(Frozen):
     refused_calls: int = 0
     """Calls that were refused to programs, which were told why; no sample is missing."""
     episodes_asked: int
+    """All that are finished, if an earlier call asked for more."""
     calls: int
     """Answers from models; answers from the cache count in `cache_hits`."""
     cache_hits: int

@@ -296,7 +296,7 @@ def summarise_journal(
         failed_episodes=len(finished) - len(records),
         failed_calls=books.failed_calls,
         refused_calls=books.refused_calls,
-        episodes_asked=int(config.get("episodes", len(finished))),
+        episodes_asked=max(int(config.get("episodes", 0)), len(finished)),
         calls=sum(row.calls for row in books.usage),
         cache_hits=sum(row.cache_hits for row in books.usage),
         input_tokens=sum(row.input_tokens for row in books.usage),

@@ -94,7 +94,7 @@ def _file(path: Path) -> Iterator[_Row]:
         )
     if path.suffix == ".parquet":
         return _numbered(str(path), _columns(path))
-    return _texts(path)
+    return _written(_texts(path))
 
 
 def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
@@ -387,12 +387,27 @@ def _texts(path: Path) -> Iterator[_Row]:
             yield where, _json(where, line)
 
 
+def _written(found: Iterable[_Row]) -> Iterator[_Row]:
+    """Raises TaskError for a row with half a surrogate pair: JSON may, UTF-8 can't."""
+    for where, row in found:
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise errors.TaskError(
+                f"{where} holds half a surrogate pair, \\u{ord(error.object[error.start]):04x}: "
+                "correct that character, or leave the row out"
+            ) from None
+        yield where, row
+
+
 def _listed(text: str) -> list[Any]:
     """The rows of a JSON object whose one list they are, as in `{"questions": [...]}`; or none."""
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
         return []  # JSON lines, or what is told line by line
+    if not isinstance(whole, dict):
+        return []  # it is told as a line
     lists = [value for value in whole.values() if isinstance(value, list)]
     rows = lists[0] if len(lists) == 1 and len(whole) <= _WRAPPED else []
     return rows if all(isinstance(row, dict) for row in rows) else []

@@ -98,6 +98,11 @@ def _bare(where: str, row: Any) -> Mapping[str, Any]:
             f"{where} is no object but {json.dumps(row)[:40]}: give one with a title, a "
             "description, starter code and examples"
         )
+    if not row:
+        raise errors.TaskError(
+            f"{where} is empty: give it a title, a description, starter code and examples, or "
+            "leave it out"
+        )
     return row
 
 

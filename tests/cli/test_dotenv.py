@@ -80,6 +80,16 @@ def test_a_file_that_is_no_text_is_said(place: CommandLine) -> None:
     place("run", *FAKE).failed(2, ".env can't be read")
 
 
+def test_a_line_that_cannot_be_read_is_named_and_the_others_are_taken(
+    place: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = env("OPENAI_MODEL=m", "", "OPENAI_API_KEY='open", "ANTHROPIC_MODEL=n")
+    assert take({}, path=path) == ["ANTHROPIC_MODEL", "OPENAI_MODEL"]
+    assert (
+        capsys.readouterr().err == "· .env, line 3 is left out: write NAME=VALUE, quotes closed\n"
+    )
+
+
 def test_a_run_names_what_it_takes_and_writes_no_value(place: CommandLine) -> None:
     env(f"ANTHROPIC_API_KEY={KEY}", "OPENAI_BASE_URL=https://stranger.example/v1")
     done = place("run", *FAKE, "--run-dir", "made")

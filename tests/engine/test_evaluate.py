@@ -145,6 +145,8 @@ def test_the_first_problems_are_gone_on_from(tmp_path: Path) -> None:
     run = orchestry.train(config(), tmp_path / "run")
     few = evaluate(run, samples=2, episodes=2)
     assert len(few.episodes) == 2
+    again = evaluate(run, samples=2, episodes=1).summary
+    assert (again.episodes, again.episodes_asked) == (2, 2)
     assert evaluate(run, samples=2).rewards[:2] == few.rewards
 
 

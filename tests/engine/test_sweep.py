@@ -124,9 +124,17 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"keys": {"episodes": {"low": 2, "high": 1}}}, "low=2 is not below high=1"),
+        ({"keys": {"episodes": {"low": 2, "high": 1}}}, r"\}: low=2 is not below high=1"),
         ({"keys": {"episodes": {"low": 0, "high": 1, "log": True}}}, "log takes low > 0"),
         ({"keys": {"episodes": {"low": 1, "high": 9, "step": 1.5}}}, "step=1.5 is not whole"),
+        (
+            {"keys": {"learn.rate": [1]}},
+            r"s\.yaml: config key 'keys\.learn\.rate' is \[1\]: give a li",
+        ),
+        (
+            {"keys": {"learn.rate": {"low": "a", "high": 2}}},
+            r"rate' is [^;]* or a range such as [^;]*$",
+        ),
         ({"keys": {"task": ["a", "b"]}}, r"keys\.task'.*put it into `run`"),
         ({"keys": {"options.size": [1, 2]}}, r"keys\.options\.size'"),
         ({"keys": {"weights.style": [1, 2]}}, r"keys\.weights\.style'"),

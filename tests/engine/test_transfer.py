@@ -153,6 +153,10 @@ def test_what_does_not_exist_is_refused_with_the_list(
 def test_a_team_of_which_nobody_would_play_is_refused(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"--map writer=concise \(it learned writer, reviewer, "):
         evaluate(run, task="tldr", changes={"sampling": {"max_tokens": 9}})
+    wrong: Any  # as a notebook may give it
+    for wrong, said in ({"author": None}, "agent of the run 'None'"), (["author"], "by role, such"):
+        with pytest.raises(ConfigError, match=said):
+            evaluate(run, task="lines", roles=wrong)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,30 @@ def test_a_damaged_line_is_left_out_and_named(folder: Path, name: str) -> None:
     assert "line 2 is damaged" in experiment.missing[0]
     left = 3 if name == "journal.jsonl" else 2
     assert len(experiment.run.episodes) == left
+
+
+@pytest.mark.parametrize(
+    ("found", "spoilt"),
+    [
+        ('"reward":', "NaN"),
+        ('"reward":', "1e308"),
+        ('"mean_leaf_reward":', "Infinity"),
+        ('"value":', "NaN"),
+        ('"advantages":[', "-Infinity"),
+        ('"weight":', "NaN"),
+    ],
+)
+def test_an_episode_of_numbers_that_are_none_is_damaged(
+    folder: Path, found: str, spoilt: str
+) -> None:
+    path = folder / "episodes.jsonl"
+    first, *rest = path.read_text().splitlines(keepends=True)
+    changed = re.sub(rf"(?<={re.escape(found)})[\w.-]+", spoilt, first, count=1)
+    assert changed != first
+    path.write_text("".join([changed, *rest]))
+    (experiment,) = read_experiments([folder])
+    assert "line 1 is damaged" in experiment.missing[0]
+    assert [episode.episode for episode in experiment.run.episodes] == [1, 2]
 
 
 def test_a_journal_of_which_nothing_can_be_read_is_an_error(folder: Path) -> None:

@@ -85,11 +85,18 @@ def test_a_file_has_no_splits_of_its_own(tmp_path: Path) -> None:
         ([{"key": 1, "question": None, "answer": ""}], "line 1 has an empty cell in .*'question'"),
         ([["key"]], "row 1 has no column 'question', none: name another"),
         ([ROWS[0], {**ROWS[0], "answer": "1"}], "line 2: a second row of the id '0'"),
+        ([ROWS[0], {**ROWS[1], "hint": ["a \ud800"]}], r"line 2 holds half .* \\ud800: correct"),
     ],
 )
 def test_rows_that_are_no_problems(tmp_path: Path, rows: Any, why: str) -> None:
     with pytest.raises(TaskError, match=why):
         SUMS.problems(lines(tmp_path / "bad.jsonl", rows), "train")
+
+
+def test_a_json_file_without_rows(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("7")
+    with pytest.raises(TaskError, match="line 1 has no column 'question', none: name another"):
+        SUMS.problems(tmp_path / "bad.json", "train")
 
 
 def test_rows_with_empty_cells_are_left_out(tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_what_calls_cannot_test_is_left_out(
     ("row", "message"),
     [
         (7, r"^row is no object but 7: give one with a title"),
+        ({}, r"^row is empty: give it a title"),
         ({**API, "titleSlug": "", "title": None}, r"^row has no name, only questionId, .*: give"),
         ({**API, "content": " "}, r"^row, 'pair-sum' has no description, only .*: give it a text"),
         ({**API, "difficulty": "tough"}, r"difficulty 'tough': write Easy, Medium or Hard"),
