@@ -17,7 +17,10 @@ import nbformat
 import pytest
 
 import orchestry
+from orchestry.core.types import Limits
+from orchestry.sandbox import open_sandbox
 from orchestry.store.journal import Learned
+from orchestry.task.registry import load_task
 from tests.backends.local.tiny import tiny_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,6 +123,20 @@ def test_a_drive_that_is_not_there_is_said(storage: dict[str, Any]) -> None:
     sys.modules["google.colab"].drive.mount = lambda place: None
     with pytest.raises(RuntimeError, match=r"not at .*MyDrive: allow access, or set DRIVE = False"):
         exec(storage["source"], storage | {"DRIVE": True})
+
+
+async def test_its_rates_are_tags_that_its_own_task_gives(notebook: Any) -> None:
+    """The test that plays has another task, since a tiny model never cooperates in this one."""
+    own = dict[str, Any]()
+    exec(_cell(notebook, "parameters").source, own)
+    task = load_task(own["TASK"], cwd=ROOT)
+    problem = task.problems("train")[0]
+    right, *_ = task.graded(problem)
+    async with open_sandbox(Limits()) as sandbox:
+        state = task.step(task.reset(problem, 0), right)
+        score = await task.evaluate(state, orchestry.Tools(sandbox=sandbox))
+    assert task.solved in own["RATES"]
+    assert {*own["RATES"]} <= {*score.tags}
 
 
 @pytest.mark.slow
