@@ -119,7 +119,7 @@ def _verdict(run: Salvaged, key: str, equal: bool) -> str:
 
 def _acts_once(run: Salvaged) -> bool:
     paths = [record.path(leaf.id) for record in run.episodes for leaf in record.leaves()]
-    return all(sum(bool(node.turns) for node in path) == 1 for path in paths)
+    return bool(paths) and all(sum(bool(node.turns) for node in path) == 1 for path in paths)
 
 
 def _own(experiment: Experiment) -> dict[str, str]:

@@ -188,6 +188,18 @@ def test_early_and_late_are_problems_whose_rewards_moved_in_several_ways(team: E
     assert "cooperates" in late.leaf.score.tags
 
 
+def test_a_search_whose_samples_all_earned_the_same_says_so(forty: Path) -> None:
+    path = forty / "episodes.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    groups = [group for record in records for group in record["groups"]]
+    assert groups
+    for group in groups:
+        group["advantages"] = [0.0 for _ in group["advantages"]]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    (said,) = (one for one in lessons(read_experiments([forty])[0]) if "earned the same" in one)
+    assert said.startswith(f"In each of {len(groups)} sample groups ")
+
+
 def test_a_short_run_has_no_pair(searched: Salvaged) -> None:
     assert evolution(searched) == ()
     assert "that takes 8 episodes" in trajectories(Experiment("short", searched, {}, {}))
