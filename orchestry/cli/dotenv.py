@@ -54,7 +54,7 @@ def _values(path: Path) -> dict[str, str]:
     from dotenv.parser import parse_stream  # dotenv_values names no file
 
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             found = [*parse_stream(file)]
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} can't be read ({reason(error)}): correct or remove it") from None
