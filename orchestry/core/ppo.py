@@ -73,7 +73,7 @@ Count = Annotated[int, BeforeValidator(count)]
 class PpoConfig(Frozen):
     """Backend ppo: small neural policies that play many games at once (arXiv 1707.06347)."""
 
-    steps: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1, le=10**13)
+    steps: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1, le=10**14)
     """Environment steps of the run: in each, all agents act once. Written 10M, 500k, or out."""
     games: int = Field(256, ge=1, le=65_536)
     """Games that are played at once, by all processes of a launch together."""
