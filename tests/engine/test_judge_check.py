@@ -328,7 +328,7 @@ async def _table(problems: int) -> dict[str, dict[str, float]]:
 
 @pytest.mark.slow
 def test_the_embedded_model_can_be_asked(tasks: Path) -> None:
-    raw = {"provider": {"name": "embedded"}, "judge": {"max_tokens": 16}}
+    raw = {"provider": {"name": "embedded"}, "judge": {"max_tokens": 64}}
     report = run(validate(raw), 1)
     assert (report.provider, report.problems, report.stopped) == ("embedded", 1, "done")
     assert sum(report.measures.verdicts.values()) == 4
