@@ -20,8 +20,8 @@ _FEWEST = 8
 """Episodes for a pair early and late: each quarter then has two."""
 _PAIRED = (
     "Early and late: of the problems in both the first and the last quarter of the episodes those "
-    "whose mean reward rose most, whose change is the median, and whose reward fell most (or rose "
-    "least); of each the median trajectory of its first episode and the best of its last."
+    "whose mean reward rose most (or fell least), whose change is the median, and whose reward "
+    "fell most (or rose least); of each the median trajectory of its first episode and the best of its last."
 )
 _UNPAIRED = (
     f"No problem is shown early and late: that takes {_FEWEST} episodes, and a problem that is in "
@@ -122,8 +122,8 @@ def _order(one: Example) -> tuple[float, bool, int, str]:
 
 def evolution(run: Run) -> tuple[Example, ...]:
     """Two trajectories each of up to three problems, early and late in the run: the one that rose
-    most, the median one, and the one that fell most. A late one whose agents cooperate is
-    preferred."""
+    most (or fell least), the median one, and the one that fell most. A late one whose agents
+    cooperate is preferred."""
     early, late = first_and_last(run.episodes)
     first = {record.problem: record for record in reversed(early)}
     last = {record.problem: record for record in late}
@@ -132,7 +132,7 @@ def evolution(run: Run) -> tuple[Example, ...]:
         return ()
     gains = {name: last[name].mean_leaf_reward - first[name].mean_leaf_reward for name in both}
     ranked = sorted(both, key=lambda name: (-gains[name], name))
-    named = {ranked[0]: "rose most"}
+    named = {ranked[0]: "rose most" if gains[ranked[0]] > 0 else "fell least"}
     named.setdefault(ranked[-1], "fell most" if gains[ranked[-1]] < 0 else "rose least")
     named.setdefault(ranked[len(ranked) // 2], "the median change")
     chosen = sorted(named, key=ranked.index)
