@@ -21,7 +21,8 @@ _FEWEST = 8
 _PAIRED = (
     "Early and late: of the problems in both the first and the last quarter of the episodes those "
     "whose mean reward rose most (or fell least), whose change is the median, and whose reward "
-    "fell most (or rose least); of each the median trajectory of its first episode and the best of its last."
+    "fell most (or rose least); of each the median trajectory of its first episode and the best of "
+    "its last."
 )
 _UNPAIRED = (
     f"No problem is shown early and late: that takes {_FEWEST} episodes, and a problem that is in "
