@@ -177,8 +177,8 @@ def _tried(config: RunConfig | None) -> Iterator[_Check]:
     from orchestry.engine.keys import try_keys
 
     found = [*try_keys(config or RunConfig(), os.environ)]
+    marks: dict[str, _Mark] = {"ok": "ok", "not tried": "absent"}
     for one in found:
-        marks: dict[str, _Mark] = {"ok": "ok", "not tried": "absent"}
         mark = marks.get(one.verdict, "bad")
         yield _Check(f"{one.variable} tried", mark, f"{one.verdict}: {one.said}")
     if not found:
