@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean, median
 from typing import Any
 
@@ -252,8 +253,9 @@ def equilibria(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
     alone = (
         "PPO with a policy per agent, which learns from its agent's own reward or from the team's "
         f"({bucket_questions.STEPS['reward']:,} steps, {SEEDS} seeds). `they work`: as above, "
-        "mean over seeds. `gain`: what a best response, learned by PPO in the first "
-        f"seat in {bucket_questions.STEPS['response']:,} steps, earns more there than the player."
+        "mean over seeds. `gain`: what a best response earns more in the first seat than the "
+        "player there. It begins as the player and learns from its own reward, in "
+        f"{bucket_questions.STEPS['response']:,} steps."
     )
     one = (
         "PPO for its own reward in one seat of upstream's equilibrium, with our ending "
@@ -322,10 +324,9 @@ def rewards(found: Found) -> Iterator[Row]:
 
 def rides(found: Found) -> str:
     """Whether learning for oneself lowers work and return."""
-    said, gains = [], []
+    said = []
     for name in SOCIAL:
         own, team = (seeds(found, "reward", name, kind) for kind in ("own", "team"))
-        gains += [one["gain"][0] for one in (*own, *team)]
         if own and team:
             lost = [a["team"] - b["team"] for a, b in zip(own, team, strict=True)]
             least = [fmean(min(one["works"]) for one in group) for group in (own, team)]
@@ -334,10 +335,15 @@ def rides(found: Found) -> str:
                 f"team's, and its idlest agent works on {least[0]:.0%} of the nights, not "
                 f"{least[1]:.0%}"
             )
-    if gains and max(gains) <= 0:
+    gains = {
+        f"{name}, {kind} reward": [one["gain"][0] for one in seeds(found, "reward", name, kind)]
+        for name, kind in product(SOCIAL, ("own", "team"))
+    }
+    gaining = [row for row, each in gains.items() if sign(each) > 0]
+    if all(gains.values()):
         said.append(
-            "no best response earned more than the player whose seat it took, so these bound "
-            "nothing: whether the teams are equilibria is open"
+            "a best response, which begins as the player, earns more by its interval over seeds "
+            f"in: {listed(gaining)}; elsewhere PPO finds no way of playing that seat that pays more"
         )
     return f"{'; '.join(said)}." if said else ""
 

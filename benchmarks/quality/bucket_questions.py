@@ -140,7 +140,7 @@ def settings(part: Part) -> str:
         "evolved": [DEALS, facts],
         "deviate": facts,
         "partners": [MIXES, MET, UNMET],
-        "reward": [STEPS["response"]],
+        "reward": [STEPS["response"], "begins as the player"],
         "transfer": rings(),
     }[part.question]
     text = bucket_ppo.settings(part.scenario, steps_of(part)) + json.dumps([GAMES, own])

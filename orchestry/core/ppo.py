@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -75,6 +76,9 @@ class PpoConfig(Frozen):
 
     steps: Annotated[Count, Mark.RESUMABLE] = Field(1_000_000, ge=1, le=10**14)
     """Environment steps of the run: in each, all agents act once. Written 10M, 500k, or out."""
+    source: Annotated[Path | None, Mark.MOVABLE] = Field(None, alias="from")
+    """A run of backend ppo, or its checkpoint, as whose policy the learner begins (`ppo.from`). The
+    run's first checkpoint holds a copy. None: weights are drawn."""
     games: int = Field(256, ge=1, le=65_536)
     """Games that are played at once, by all processes of a launch together."""
     horizon: int = Field(64, ge=1, le=65_536)

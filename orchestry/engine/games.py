@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.digests import file_digest
@@ -15,6 +15,9 @@ from orchestry.core.ppo import PpoConfig
 from orchestry.store.journal import Event, Learned
 from orchestry.store.run import Run, load_run
 from orchestry.task.vector import Player, Script, Vectors, VectorTask, play_seats, run_named
+
+if TYPE_CHECKING:
+    from orchestry.backends.ppo.checkpoint import Policy
 
 NEEDS = ("numba", "numpy", "torch")
 """Of backend ppo."""
@@ -53,6 +56,12 @@ def policy_of(
     """The last policy of a run of backend ppo, for these roles of these games. `likeliest`: it
     takes the likeliest action each time, and draws none. Raises ConfigError for another run, and
     where it was learned in games of another shape."""
+    return policy_from(*learned_state(run), games, roles, seed, likeliest)
+
+
+def learned_state(run: Run) -> tuple[PpoConfig, dict[str, Any]]:
+    """The settings of a run of backend ppo, and the learner's state in its last checkpoint. Raises
+    ConfigError for another run, and for one without a checkpoint."""
     from orchestry.backends.ppo.checkpoint import read
 
     if not run.neural:
@@ -61,8 +70,7 @@ def policy_of(
     if last is None:
         raise ConfigError(f"{run.folder} has no checkpoint yet: let it play on")
     state = read(checkpoint_of(run.folder, last))
-    settings = validate({"ppo": run.config["ppo"]}).ppo
-    return policy_from(settings, state, games, roles, seed, likeliest)
+    return validate({"ppo": run.config["ppo"]}).ppo, state
 
 
 def check_needs(what: str) -> None:
@@ -85,7 +93,7 @@ def policy_from(
     roles: Sequence[str],
     seed: int,
     likeliest: bool = False,
-) -> Script:
+) -> Policy:
     """The policy of a learner's state; see `policy_of`."""
     from orchestry.backends.ppo.checkpoint import Policy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestry.backends.local.model import device_of
@@ -13,7 +14,13 @@ from orchestry.core.machine import check_first, launched
 from orchestry.core.ppo import PpoConfig
 from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import config_digests, differing, worded
-from orchestry.engine.games import last_checkpoint, players_digests
+from orchestry.engine.games import (
+    last_checkpoint,
+    learned_state,
+    load_player,
+    players_digests,
+    policy_from,
+)
 from orchestry.store.journal import Event
 from orchestry.task.setup import option_digests, task_digests
 from orchestry.task.vector import Script
@@ -92,6 +99,24 @@ def load_learner(found: Arena, note: Callable[[str], None]) -> Learner:
     learner = _together(processes, lambda: found)
     note(f"{processes.count} processes play and learn together")
     return learner
+
+
+def begin_as(learner: Learner, found: Arena, source: Path) -> None:
+    """Makes a learner, in all processes of a launch, begin as what a run learned.
+
+    Raises ConfigError where that was in games of another shape, or by networks of another kind.
+    """
+    settings, state = learned_state(load_player(source.expanduser()))
+    policy = policy_from(settings, state, learner.games, found.learners, found.config.seed)
+    now = learner.state()
+    now["team"] = policy.begun(learner.team)
+    scale = {name: state["scale"][name] for name in ("count", "mean", "square")}
+    for part in (now, *now.get("ranks", ())):
+        if policy.judges_like(learner.team):  # values are in units of the scaled returns
+            part["scale"] |= scale
+        for pool in (one for one in part["others"] if "versions" in one):
+            pool["versions"] = [now["team"]]  # in place of the weights that were drawn
+    learner.restore(now)
 
 
 def _follower(processes: Processes, config: RunConfig) -> ParallelLearner:

@@ -42,6 +42,7 @@ from orchestry.engine.games import (
 )
 from orchestry.engine.learners import (
     PROCESSES,
+    begin_as,
     check_alone,
     check_count,
     check_launch,
@@ -72,7 +73,10 @@ def begin(config: RunConfig, folder: Path, watch: Observer) -> Run:
     check_settings(config)
     with launch_of(config):
         check_launch(config.ppo)
-        return _played(arena(config, watch.note), folder, watch, accept=False)
+        found = arena(config, watch.note)
+        if config.ppo.source:  # told before anything is written
+            begin_as(_of_one(found), found, config.ppo.source)
+        return _played(found, folder, watch, accept=False)
 
 
 def go_on(config: RunConfig, folder: Path, watch: Observer, accept: bool) -> Run:
@@ -105,7 +109,7 @@ def measure(
     found = arena(of_run(run.folder, changes, trust, note), note)
     _note_changes(run, found, changes, note)
     roles, seed = found.learners, found.config.seed
-    start = {**_untrained(found), "roles": roles}
+    start = {**_of_one(found).state(), "roles": roles}
 
     def played(name: str) -> list[list[float]]:
         on = found.games(games, "measured")
@@ -158,13 +162,13 @@ def learned(run: Run, likeliest: bool = False) -> Script:
     return policy_of(run, found.games(1, "shape"), found.learners, found.config.seed, likeliest)
 
 
-def _untrained(found: Arena) -> dict[str, Any]:
-    """The state of the team before its first batch."""
+def _of_one(found: Arena) -> Learner:
+    """The learner before its first batch, with a single game."""
     from orchestry.backends.ppo.learner import Learner, Seats
 
     settings = found.config.ppo.model_copy(update={"games": 1})
     games = found.games(1, "untrained")
-    return Learner(games, settings, Seats(found.learning), found.config.seed).state()
+    return Learner(games, settings, Seats(found.learning), found.config.seed)
 
 
 def _played(found: Arena, folder: Path, watch: Observer, accept: bool) -> Run:
@@ -303,6 +307,9 @@ class _Work:
                     "random numbers begin anew, so the weights will not be the same bit for bit"
                 )
             self._recent.extend(last.state["recent"])
+        elif source := self.settings.source:
+            begin_as(learner, self.arena, source)
+            self._checkpoint(learner)
         return learner
 
     def _add(self, steps: int, figures: Mapping[str, float], played: Played) -> None:

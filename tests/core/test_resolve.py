@@ -73,6 +73,7 @@ LISTS = {
     Mark.MOVABLE: (
         "behaviors.from",
         "learn.from",
+        "ppo.from",
         "provider.recording",
         "judge.provider.recording",
         "behaviors.provider.recording",

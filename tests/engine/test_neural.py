@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry.core.config import validate
-from orchestry.core.errors import ConfigError, LearnError, StoreError
+from orchestry.core.errors import ConfigError, LearnError, OrchestryError, StoreError
 from orchestry.engine.neural import measure
 from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
@@ -193,6 +193,65 @@ def test_what_cannot_be_played_is_refused_and_leaves_nothing(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         train({**_config(), **changes}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_begins_as_what_another_learned_and_keeps_a_copy(tmp_path: Path) -> None:
+    import torch
+
+    first = train(_config(), tmp_path / "first").folder
+    learned, config = _last(first), _config({"agent_3": "self"}, steps=128, keep=9)
+    config |= {"options": {"scenario": "easy"}}
+    config["ppo"]["from"] = str(first)
+    run = train(config, tmp_path / "second").folder
+    begun = torch.load(run / "checkpoints" / "000001.pt", weights_only=True)
+    for name in ("weights", "seen"):
+        assert _equal(begun["team"][name], learned["team"][name])
+        assert _equal(begun["others"][0]["versions"][0][name], learned["team"][name])
+    assert begun["scale"]["mean"] == learned["scale"]["mean"]
+    assert begun["steps"] == begun["adam"]["steps"] == 0
+    shutil.rmtree(first)
+    resume(run, {"ppo": {"steps": 256}})
+    assert [row["steps"] for row in _rows(run)] == [128, 256]
+    assert not _equal(_last(run)["team"]["weights"], learned["team"]["weights"])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return all(_equal(one[key], other[key]) for key in one)
+    return bool((one == other).all())
+
+
+def test_one_agent_begins_as_its_own_policy_with_another_critic(tmp_path: Path) -> None:
+    import torch
+
+    first = train(_config(policies="own", steps=256, critic="central"), tmp_path / "first").folder
+    config = _config({f"agent_{n}": "guard" for n in (0, 1, 3)}, steps=128, keep=9)
+    config["ppo"]["from"] = str(first / "checkpoints" / "000001.pt")
+    run = train(config, tmp_path / "second").folder
+    begun = torch.load(run / "checkpoints" / "000001.pt", weights_only=True)["team"]["weights"]
+    mine, actor = _last(first)["team"]["weights"][2], 42 * 64 + 64 + 64 * 64 + 64 + 64 * 14 + 14
+    assert _equal(begun[0, :actor], mine[:actor])
+    assert begun[0].shape != mine.shape
+
+
+@pytest.mark.parametrize(
+    ("ppo", "said"),
+    [
+        ({"hidden": [8]}, r"ppo\.hidden=\[64, 64\] and ppo\.normalise=true: set the same"),
+        ({"normalise": False}, "set the same"),
+        ({"policies": "shared"}, "4 agents share one: set ppo.policies=own"),
+        ({"from": "nowhere/run"}, "nowhere/run"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused_and_leaves_nothing(
+    tmp_path: Path, ppo: dict[str, Any], said: str
+) -> None:
+    first = train(_config(policies="own", steps=128), tmp_path / "first").folder
+    config = _config(policies="own", steps=128)
+    config["ppo"] |= {"from": str(first), **ppo}
+    with pytest.raises(OrchestryError, match=said):
+        train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

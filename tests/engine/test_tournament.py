@@ -110,6 +110,15 @@ def test_best_responses_learn_once(tmp_path: Path) -> None:
         _played(tmp_path, "always_work", responses=True, seed=9)
 
 
+def test_the_best_response_to_a_learned_player_begins_as_that_player(tmp_path: Path) -> None:
+    config = validate({**GAME, "backend": "ppo", "ppo": {**SMALL, "hidden": [8], "steps": 128}})
+    player = train(config, tmp_path / "player").folder
+    _played(tmp_path / "cup", str(player), responses=True)
+    response = load_run(tmp_path / "cup" / "responses" / "player")
+    assert response.config["ppo"]["from"] == str(player)
+    assert [*response.config["ppo"]["hidden"]] == [8]
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of backend api."""

@@ -103,6 +103,32 @@ class Policy:
         places = () if shared else tuple(state["roles"].index(role) for role in roles)
         return cls(team, places, seed, likeliest)
 
+    def begun(self, team: Team) -> dict[str, Any]:
+        """The state of `team` if it begins as these policies. Critics come too where they see the
+        same. Raises ConfigError for networks of another kind, and for several policies in place of
+        one."""
+        own, actor = self._team, team.actor.size
+        if (own.actor, own.normalise) != (team.actor, team.normalise):
+            raise ConfigError(
+                f"ppo.from learned with ppo.hidden={[*own.actor.widths[1:-1]]} and "
+                f"ppo.normalise={str(own.normalise).lower()}: set the same here"
+            )
+        rows = own.flat_PW[[*self._places] or [0]]
+        if len(rows) > team.policies:
+            raise ConfigError(
+                f"ppo.from learned a policy per agent, and here {len(rows)} agents share one: set "
+                "ppo.policies=own"
+            )
+        weights = team.flat_PW.cpu().clone()
+        weights[:, :actor] = rows[:, :actor]
+        if self.judges_like(team):
+            weights[:, actor:] = rows[:, actor:]
+        return {"weights": weights, "seen": own.seen.state()}
+
+    def judges_like(self, team: Team) -> bool:
+        """Whether the critics see the same as a team's."""
+        return (self._team.critic, self._team.central) == (team.critic, team.central)
+
     def act(self, observations: NDArray[np.float32], begun: NDArray[np.bool_]) -> NDArray[np.int8]:
         """See `Script`: (B, S, D) to (B, S, H). A policy remembers nothing. Raises ConfigError for
         observations of another shape."""

@@ -40,7 +40,7 @@ class Team:
         device: str = "cpu",
     ) -> None:
         self.seats, self.policies = seats, 1 if shared else seats
-        self.device, self.central, self._normalise = torch.device(device), central, normalise
+        self.device, self.central, self.normalise = torch.device(device), central, normalise
         self.choices = choices
         seen = observed * (seats if central else 1)
         seen += seats if central and self.policies == 1 else 0
@@ -62,7 +62,7 @@ class Team:
 
     def normalised(self, observations_BSD: Tensor, learn: bool = False) -> Tensor:
         """What networks see; `learn`: counted first."""
-        if not self._normalise:
+        if not self.normalise:
             return observations_BSD
         if learn:
             self.seen.add(observations_BSD.flatten(0, 1))
@@ -123,7 +123,7 @@ class Team:
             hidden,
             shared=self.policies == 1,
             central=self.central,
-            normalise=self._normalise,
+            normalise=self.normalise,
         )
         found.restore(self.state())
         return found

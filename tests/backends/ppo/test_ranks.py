@@ -196,6 +196,21 @@ def _uncut(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_both_processes_begin_as_what_another_run_learned(uncut: Path, tmp_path: Path) -> None:
+    folder, learned = tmp_path / "run", _last(uncut)
+    config = _config(**{"from": str(uncut), "steps": 256, "keep": 9})
+    with launching(_started(config, folder)) as both:
+        said, _ = _ends(both)
+    assert both[0].returncode == 0, said  # the last checkpoint is of equal weights too
+    begun = torch.load(folder / "checkpoints" / "000001.pt", weights_only=True)
+    assert _same(begun["team"], learned["team"])
+    pools = [one["others"] for one in (begun, *begun["ranks"])]
+    found = [other["versions"] for pool in pools for other in pool if "versions" in other]
+    assert len(found) >= 2
+    assert all(_same(versions, [learned["team"]]) for versions in found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_process_ends_both_and_a_resume_is_exact(
     uncut: Path, tmp_path: Path, victim: int
