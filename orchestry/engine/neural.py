@@ -335,11 +335,11 @@ class _Work:
 
     def _checkpoint(self, learner: Learner) -> None:
         """Writes one, then journals it; older ones go."""
-        from orchestry.backends.ppo.checkpoint import FOLDER, save
+        from orchestry.backends.ppo.checkpoint import save
 
         past = [event for event in self.store.events if isinstance(event, Learned)]
         number = past[-1].update + 1 if past else 1
-        name = f"{FOLDER}/{number:06}.pt"
+        name = _file(number)
         path, games = self.store.folder / name, learner.games
         shape = {
             "agents": len(self.arena.roles),
@@ -359,7 +359,7 @@ class _Work:
         self.store.learned(event)
         self.store.events.append(event)
         for old in past[: -self.settings.keep + 1 or None]:
-            (self.store.folder / str(old.state["checkpoint"])).unlink(missing_ok=True)
+            (self.store.folder / _file(old.update)).unlink(missing_ok=True)
 
     def _evaluated(self, learner: Learner) -> float:
         """The team's mean return as it is, in games of its own; learning does not depend on it."""
@@ -383,6 +383,11 @@ class _Work:
         rows = [row for row in progress(self.store.folder) if row["steps"] <= steps]
         self.store.write(PROGRESS, "".join(f"{json.dumps(row)}\n" for row in rows))
         return rows
+
+
+def _file(number: int) -> str:
+    """A checkpoint's, in the run's folder."""
+    return f"checkpoints/{number:06}.pt"
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

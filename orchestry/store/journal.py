@@ -12,10 +12,10 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from orchestry.core.errors import StoreError, reason
 from orchestry.core.types import Completion, Frozen, Score
@@ -133,6 +133,15 @@ class Learned(Frozen):
     """1 for the first."""
     state: dict[str, Any]
     at: float
+
+    @field_validator("state")
+    @classmethod
+    def _inside(cls, state: dict[str, Any]) -> dict[str, Any]:
+        """A run of a stranger's may name any file, and old checkpoints are deleted."""
+        path = PurePosixPath(str(state.get("checkpoint", "")))
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError("the checkpoint lies outside of the run's folder")
+        return state
 
 
 class Evaluated(Frozen):

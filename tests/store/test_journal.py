@@ -21,6 +21,7 @@ from orchestry.store.journal import (
     Committed,
     Event,
     Journal,
+    Learned,
     Opened,
     Released,
     Reserved,
@@ -159,6 +160,15 @@ def test_damage_names_file_and_line(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(StoreError, match=r"journal.jsonl, line 2 is damaged.*first 1 lines"):
         list(read(path))
+
+
+@pytest.mark.parametrize("place", ["/home/me/thesis.txt", "checkpoints/../../thesis.txt"])
+def test_a_checkpoint_outside_of_the_run_is_damage(tmp_path: Path, place: str) -> None:
+    """Old checkpoints are deleted, and a run may be a stranger's."""
+    outside = Learned.model_construct(update=1, state={"checkpoint": place}, at=0.0)
+    (tmp_path / "journal.jsonl").write_bytes(encode(outside))
+    with pytest.raises(StoreError, match=r"line 1 is damaged.*outside of the run's folder"):
+        list(read(tmp_path / "journal.jsonl"))
 
 
 def test_another_version_is_named(tmp_path: Path) -> None:

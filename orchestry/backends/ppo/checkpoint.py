@@ -18,8 +18,6 @@ from orchestry.core.files import write_atomic
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
 
-FOLDER = "checkpoints"
-
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Writes a learner's state: a reader sees all of it or nothing."""
