@@ -45,8 +45,15 @@ class Games:
 
     def step(self, actions: NDArray[np.int8]) -> None:
         """A night of every game, or its first phase, where an action's signal is announced. Raises
-        ValueError for an action that is none: the compiled rules would write beside their arrays.
+        ValueError for an action that is none, and for an array of another shape: the compiled
+        rules would read and write beside their arrays.
         """
+        wanted = (*self.observations.shape[:2], len(self.choices))
+        if actions.shape != wanted or actions.dtype.kind not in "iu":
+            raise ValueError(
+                f"found actions of shape {actions.shape} and type {actions.dtype}, expected whole "
+                f"numbers of shape (games, agents, choices) = {wanted}"
+            )
         if not _possible(actions, self._limits):
             raise ValueError(f"actions are from 0 to below {self.choices}: found {actions}")
         kernel.step(self._rules, self._on, self._seen, actions, kernel.NO_LUCK, kernel.NO_LUCK)

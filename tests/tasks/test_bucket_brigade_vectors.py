@@ -138,6 +138,15 @@ async def test_texts_have_no_returns(tools: Tools) -> None:
     assert (await own.evaluate(state, tools)).returns == ()
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 3), (0, 4, 3), (5, 3, 3), (5, 4, 2), (5, 4)])
+def test_actions_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    on = task().vectors(5, 1)
+    with pytest.raises(ValueError, match=r"expected whole numbers of shape .* = \(5, 4, 3\)"):
+        on.step(np.zeros(shape, np.int8))
+    with pytest.raises(ValueError, match="type float64"):
+        on.step(np.zeros((5, 4, 3)))
+
+
 @pytest.mark.parametrize("name", sorted(EXPERTS.EXPERTS))
 def test_scripted_agents_decide_once_a_night_and_announce_their_signal(name: str) -> None:
     one, two = task(scenario="hard"), task(scenario="hard", rules=TWO_PHASES)
