@@ -65,6 +65,17 @@ def check_count(events: Sequence[Event]) -> None:
         )
 
 
+def check_steps(settings: PpoConfig, events: Sequence[Event]) -> None:
+    """Raises ConfigError if more batches were played than `ppo.steps` asks for."""
+    last = last_checkpoint(events)
+    played = int(last.state["steps"]) if last else 0
+    if settings.steps <= played - settings.games * settings.horizon:
+        raise ConfigError(
+            f"ppo.steps is {settings.steps:,}, and this run has played {played:,}: give at least "
+            "as many, or begin another run"
+        )
+
+
 def _started(processes: int) -> str:
     if processes == 1:
         return "resume with --set ranks=1, without a launcher"

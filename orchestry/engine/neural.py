@@ -46,6 +46,7 @@ from orchestry.engine.learners import (
     check_alone,
     check_count,
     check_launch,
+    check_steps,
     digests_of,
     load_learner,
 )
@@ -184,6 +185,7 @@ async def _play(found: Arena, folder: Path, watch: Observer, accept: bool) -> No
     config, start = found.config, time.monotonic()
     with Store(folder, shortened=accept) as store, _threads(torch, config.ppo.threads):
         check_count(store.events)
+        check_steps(config.ppo, store.events)
         changes = grounded(digests_of(found), store, accept)
         store.write("config.yaml", config.to_yaml())
         device = device_of(config.ppo.device)

@@ -255,6 +255,14 @@ def test_a_start_that_does_not_fit_is_refused_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_resume_takes_no_fewer_steps_than_were_played(tmp_path: Path) -> None:
+    run = train(_config(steps=300), tmp_path / "run").folder  # three batches of 128
+    resume(run, {"ppo": {"steps": 257}})
+    with pytest.raises(ConfigError, match=r"ppo.steps is 256, and this run has played 384"):
+        resume(run, {"ppo": {"steps": 256}})
+    assert load_run(run).config["ppo"]["steps"] == 257
+
+
 def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
     run = train(_config(), tmp_path / "run")
     for file in (run.folder / "checkpoints").iterdir():
