@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from orchestry.backends.local.model import device_of
 from orchestry.core.config import AgentConfig, RunConfig
 from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
-from orchestry.engine.games import check_needs, load_player, policy_of
-from orchestry.store.run import Run
+from orchestry.engine.games import check_needs, learned_state, load_player, policy_from
 from orchestry.store.trackers import check_trackers
 from orchestry.task.base import BaseTask
 from orchestry.task.registry import load_task
@@ -34,8 +34,9 @@ class Arena:
     config: RunConfig
     learning: tuple[int, ...]
     """Seats, by their place in the task's agents."""
-    runs: dict[str, Run] = field(default_factory=dict)
-    """Runs that play, as they were when they were first asked for: they may go on learning."""
+    learned: dict[str, tuple[PpoConfig, dict[str, Any]]] = field(default_factory=dict)
+    """Runs that play, as they were when they were first asked for: they may go on learning, and
+    delete their checkpoints."""
 
     @property
     def roles(self) -> list[str]:
@@ -78,11 +79,12 @@ class Arena:
     def player(self, name: str, seats: tuple[int, ...], games: int, seed: int) -> Script:
         """A scripted player, or the policy of a run or of its checkpoint, in these seats of so many
         games."""
-        if place := run_named(name):
-            roles = [self.roles[seat] for seat in seats]
-            run = self.runs.get(name) or self.runs.setdefault(name, load_player(place))
-            return policy_of(run, self.games(1, "shape"), roles, seed)
-        return _vectors(self.task).script(name, seats, games, seed)
+        if name not in self.learned and (place := run_named(name)):
+            self.learned[name] = learned_state(load_player(place))
+        if name not in self.learned:
+            return _vectors(self.task).script(name, seats, games, seed)
+        roles = [self.roles[seat] for seat in seats]
+        return policy_from(*self.learned[name], self.games(1, "shape"), roles, seed)
 
 
 def _shared_out(

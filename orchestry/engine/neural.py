@@ -35,6 +35,7 @@ from orchestry.engine.games import (
     NEEDS,
     checkpoint_of,
     last_checkpoint,
+    learned_state,
     play_games,
     players_digests,
     policy_from,
@@ -110,18 +111,19 @@ def measure(
     found = arena(of_run(run.folder, changes, trust, note), note)
     _note_changes(run, found, changes, note)
     roles, seed = found.learners, found.config.seed
+    now = learned_state(run)  # once: it may go on learning, and delete this checkpoint
     start = {**_of_one(found).state(), "roles": roles}
 
     def played(name: str) -> list[list[float]]:
         on = found.games(games, "measured")
         own = (
-            policy_of(run, on, roles, seed, name == LIKELIEST)
+            policy_from(*now, on, roles, seed, name == LIKELIEST)
             if name in (LEARNED, LIKELIEST)
             else policy_from(found.config.ppo, start, on, roles, seed)
             if name == UNTRAINED
             else found.player(name, found.learning, games, derive(seed, "measured", name))
         )
-        others = found.others(games, partial(_as_now, run, found), "measured")
+        others = found.others(games, partial(_as_now, now, found), "measured")
         return play_games(on, (Player(own, found.learning), *others))
 
     import torch
@@ -150,9 +152,16 @@ def _note_changes(
         note(f"the run learned with other contents of {worded(others)}: these are other games")
 
 
-def _as_now(run: Run, found: Arena, seats: tuple[int, ...], games: int, seed: int) -> Script:
+def _as_now(
+    now: tuple[PpoConfig, Mapping[str, Any]],
+    found: Arena,
+    seats: tuple[int, ...],
+    games: int,
+    seed: int,
+) -> Script:
     """What the run learned, in seats that `self` plays."""
-    return policy_of(run, found.games(1, "shape"), [found.roles[seat] for seat in seats], seed)
+    roles = [found.roles[seat] for seat in seats]
+    return policy_from(*now, found.games(1, "shape"), roles, seed)
 
 
 def learned(run: Run, likeliest: bool = False) -> Script:

@@ -20,12 +20,15 @@ from hypothesis import strategies as st
 
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError, LearnError, OrchestryError, StoreError
+from orchestry.core.ppo import PpoConfig
+from orchestry.engine import games, neural
+from orchestry.engine.arena import arena
 from orchestry.engine.neural import measure
 from orchestry.engine.run import resume, train
 from orchestry.engine.session import Silent
 from orchestry.store.journal import Learned
 from orchestry.store.progress import progress
-from orchestry.store.run import load_run
+from orchestry.store.run import Run, load_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {"games": 16, "horizon": 8, "minibatch": 256, "steps": 1500, "checkpoint_every": 300}
@@ -346,6 +349,28 @@ def test_an_opponent_that_learned_on_is_told_and_its_checkpoint_stays(tmp_path: 
     with pytest.raises(ConfigError, match=r"other contents of agents\.agent_3\.plays\.0"):
         resume(newest.folder, {"ppo": {"steps": 3000}})
     resume(frozen.folder, {"ppo": {"steps": 3000}})
+
+
+def test_policies_of_a_run_that_learns_on_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It deletes its old checkpoints meanwhile."""
+    live = train(_config(), tmp_path / "live").folder
+
+    def read(run: Run) -> tuple[PpoConfig, dict[str, Any]]:
+        found = games.learned_state(run)
+        shutil.rmtree(run.folder / "checkpoints")
+        return found
+
+    monkeypatch.setattr(neural, "learned_state", read)
+    assert len(measure(load_run(live), {}, 4, print)["likeliest"]) == 4
+
+
+def test_an_opponent_that_learns_on_plays_as_it_was(tmp_path: Path) -> None:
+    live = train(_config(), tmp_path / "live").folder
+    found = arena(validate(_config({"agent_3": str(live)})), print)
+    shutil.rmtree(live / "checkpoints")
+    assert found.player(str(live), (3,), 4, 0)
 
 
 def test_a_scenarios_file_that_changed_is_told(tmp_path: Path) -> None:
