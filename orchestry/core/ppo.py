@@ -20,6 +20,8 @@ READS = (*_GAME, "backend", "agents.ROLE.role", "ppo", "trackers", "executor", "
 """The config keys and sections that backend ppo reads."""
 MEASURES = (*_GAME, "ppo.threads", "ppo.device")
 """Those that decide how its policies are evaluated."""
+MOST = 1_000_000
+"""Games of one measurement: all are played at once."""
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 _COUNT = re.compile(
     r"(\d{1,15}|\d{1,3}(?:,\d{3}){1,4}|\d{1,3}(?:_\d{3}){1,4})"
@@ -69,6 +71,8 @@ def count(value: Any) -> Any:
 
 
 Count = Annotated[int, BeforeValidator(count)]
+_Number = Annotated[float, Field(le=1e30, allow_inf_nan=False)]
+"""That float32 holds."""
 
 
 class PpoConfig(Frozen):
@@ -87,7 +91,7 @@ class PpoConfig(Frozen):
     """How often each batch is learned from."""
     minibatch: int = Field(4096, ge=2)
     """Actions per step of the optimizer, of each policy; a batch is split evenly."""
-    learning_rate: float = Field(3e-3, gt=0)
+    learning_rate: _Number = Field(3e-3, gt=0)
     """Of Adam."""
     anneal: bool = True
     """Lowers the learning rate and the entropy's weight to 0, in a straight line over the steps."""
@@ -95,17 +99,17 @@ class PpoConfig(Frozen):
     """Of a reward one step later."""
     trace: float = Field(0.95, ge=0, le=1)
     """Lambda of the generalised advantage estimates (arXiv 1506.02438)."""
-    clip: float = Field(0.2, gt=0)
+    clip: _Number = Field(0.2, gt=0)
     """An action's ratio to the policy that drew it is clipped to [1 - clip, 1 + clip]."""
-    value_clip: float | None = Field(None, gt=0)
+    value_clip: _Number | None = Field(None, gt=0)
     """How far a value may move per batch, in units of scaled returns; None: any distance."""
-    entropy: float = Field(0.01, ge=0)
+    entropy: _Number = Field(0.01, ge=0)
     """Weight of the entropy bonus."""
-    value: float = Field(0.5, ge=0)
+    value: _Number = Field(0.5, ge=0)
     """Weight of the critic's squared error, halved."""
-    norm: float = Field(0.5, gt=0)
+    norm: _Number = Field(0.5, gt=0)
     """The longest gradient of a policy; longer ones are shortened."""
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = (64, 64)
+    hidden: tuple[Annotated[int, Field(ge=1, le=16_384)], ...] = (64, 64)
     """Widths of the hidden layers, of policy and critic."""
     normalise: bool = True
     """Observations less their mean, by their standard deviation, both of all so far."""
@@ -124,7 +128,7 @@ class PpoConfig(Frozen):
     """Steps after which the newest version joins the pool, in place of the oldest."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Mark.RESUMABLE, Mark.OPERATIONAL] = "auto"
     """Where networks are computed; `auto`: a GPU if there is one. Games are played on the CPU."""
-    threads: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1)
+    threads: Annotated[int, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1, ge=1, le=1024)
     """Of the processor, in each process. At this size more than one rarely helps."""
     checkpoint_every: Annotated[Count, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(1_000_000, ge=1)
     """Steps between two checkpoints; the last step always has one."""
@@ -132,7 +136,7 @@ class PpoConfig(Frozen):
     """Checkpoints that stay on disk."""
     evaluate_every: Annotated[Count, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(0, ge=0)
     """Steps between two evaluations on games of their own; 0: none."""
-    evaluate_games: Annotated[int, Mark.RESUMABLE] = Field(256, ge=2)
+    evaluate_games: Annotated[int, Mark.RESUMABLE] = Field(256, ge=2, le=MOST)
     """Games per evaluation."""
 
     @model_validator(mode="after")

@@ -132,7 +132,11 @@ def arena(config: RunConfig, note: Callable[[str], None], alone: bool = False) -
         )
     device_of(config.ppo.device)
     found = Arena(task, config, learning)
-    found.games(1, "check")
+    if odd := [n for n in found.games(1, "check").choices if not 1 <= n <= 128]:
+        raise ConfigError(
+            f"task {config.task} has a choice of {odd[0]} values, and actions are bytes from 0 to "
+            "127: divide it into several choices"
+        )
     for role in () if alone else config.agents:  # told before anything is written
         for name in config.agents[role].plays:
             if name != SELF:

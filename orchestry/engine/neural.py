@@ -26,7 +26,7 @@ from orchestry.core.config import RunConfig
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, LearnError
 from orchestry.core.machine import launched
-from orchestry.core.ppo import PpoConfig, check_settings
+from orchestry.core.ppo import MOST, PpoConfig, check_settings
 from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import changed, grounded, worded
@@ -106,6 +106,8 @@ def measure(
     as `arena`, and where games have another shape than those that were learned in.
     """
     check_alone("a measurement of policies")
+    if games > MOST:
+        raise ConfigError(f"found {games:,} games, and all are played at once: ask for {MOST:,}")
     if taken := sorted({LEARNED, LIKELIEST, UNTRAINED} & {*scripts}):
         raise ConfigError(f"{', '.join(taken)}: always shown, so not to be named beside the team")
     found = arena(of_run(run.folder, changes, trust, note), note)
@@ -283,11 +285,13 @@ class _Work:
         while learner.steps < whole and self.reason == "done":
             before = learner.steps
             figures, played = learner.iterate(whole)
-            if lost := [name for name, value in figures.items() if not isfinite(value)]:
+            lost = [name for name, value in figures.items() if not isfinite(value)]
+            if lost or not learner.team.finite:  # figures are of the weights before the last update
                 kept = last_checkpoint(self.store.events)
                 raise LearnError(
-                    f"step {learner.steps}: {', '.join(lost)} are no longer finite: begin again "
-                    "with a lower ppo.learning_rate"
+                    f"step {learner.steps}: {', '.join(lost) or 'weights'} are no longer finite: "
+                    "begin again with a lower ppo.learning_rate, if the task's observations and "
+                    "rewards are finite numbers"
                     f"{'; the last checkpoint is from before' if kept else ''}"
                 )
             row = {f"learn/{name}": value for name, value in figures.items()}

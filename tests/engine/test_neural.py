@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestry.backends.ppo import checkpoint
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError, LearnError, OrchestryError, StoreError
 from orchestry.core.ppo import PpoConfig
@@ -168,6 +170,8 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
     assert found == again
     easy = measure(run, {"options": {"scenario": "easy"}}, 30, print)
     assert easy["learned"] != found["learned"]
+    with pytest.raises(ConfigError, match="ask for 1,000,000"):
+        measure(run, {}, 10**9, print)
     with pytest.raises(ConfigError, match="of the same size"):
         measure(run, {"options": {"agents": 6}}, 30, print)
     with pytest.raises(ConfigError, match="learned: always shown"):
@@ -186,6 +190,8 @@ def test_measured_teams_play_the_same_first_evenings(tmp_path: Path) -> None:
         ({"ppo": {"device": "cuda"}}, "not available"),
         ({"ppo": {"games": 1, "horizon": 1}}, "at least 2 steps"),
         ({"ppo": {"hidden": [64, 0]}}, r"ppo\.hidden\.1' is 0: give a number >= 1"),
+        ({"ppo": {"learning_rate": float("inf")}}, "learning_rate"),
+        ({"ppo": {"value_clip": 1e39}}, "value_clip"),
         ({"ppo": {"hidden": [-3]}}, r"ppo\.hidden\.0' is -3: give a number >= 1"),
         ({"episodes": 5, "judge": {"enabled": True}}, r"not read episodes, judge\.enabled"),
         ({"agents": {"agent_1": {"goal": "x"}}}, r"not read agents\.agent_1\.goal"),
@@ -274,6 +280,20 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
         measure(run, {}, 4, print)
     with pytest.raises(StoreError, match="was changed"):
         resume(run.folder, {"ppo": {"steps": 3000}})
+
+
+@pytest.mark.parametrize("content", [b"", b"text", pickle.dumps(Path, 2)])
+def test_a_file_that_is_no_learners_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "000001.pt"
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match=r"000001\.pt can't be read \(it is no learner's"):
+        checkpoint.read(file)
+
+
+def test_a_full_disk_names_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(StoreError, match=r"checkpoints/1\.pt can't be written"):
+        checkpoint.save(tmp_path / "checkpoints" / "1.pt", {})
 
 
 def _steps(said: object) -> int:
@@ -537,6 +557,39 @@ def test_one_agent_alone_learns_with_a_central_critic_of_its_own(tmp_path: Path)
 
 
 def test_numbers_that_are_no_longer_finite_end_the_run(tmp_path: Path) -> None:
-    with pytest.raises(LearnError, match=r"lower ppo\.learning_rate$"):
+    with pytest.raises(LearnError, match=r"lower ppo\.learning_rate, .* finite numbers$"):
         train(_config(learning_rate=1e30, steps=20_000), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_so_do_weights_after_the_last_update_and_none_are_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestry.backends.ppo.learner import Learner
+
+    whole = train(_config(steps=128), tmp_path / "whole").folder
+    iterate = Learner.iterate
+
+    def spoiled(self: Learner, whole: int | None = None) -> Any:
+        found = iterate(self, whole)
+        self.team.flat_PW[0, 3] = float("nan")
+        return found
+
+    monkeypatch.setattr(Learner, "iterate", spoiled)
+    with pytest.raises(LearnError, match="step 128: weights are no longer finite"):
+        train(_config(steps=128), tmp_path / "run")
+    settings, state = games.learned_state(load_run(whole))
+    shape = arena(validate(_config()), print)
+    state["team"]["weights"][0, 3] = float("nan")
+    with pytest.raises(ConfigError, match="weights are no finite numbers"):
+        games.policy_from(settings, state, shape.games(1, "shape"), shape.roles, 0)
+
+
+def test_observations_of_another_number_are_no_chance_to_fit(tmp_path: Path) -> None:
+    """Sizes of weights may agree where shapes do not."""
+    run = train(_config(steps=128), tmp_path / "run").folder
+    settings, state = games.learned_state(load_run(run))
+    state["observed"] -= 1
+    shape = arena(validate(_config()), print)
+    with pytest.raises(ConfigError, match="learned from 41 numbers per observation"):
+        games.policy_from(settings, state, shape.games(1, "shape"), shape.roles, 0)

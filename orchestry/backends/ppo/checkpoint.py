@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -14,15 +13,18 @@ from numpy.typing import NDArray
 
 from orchestry.backends.ppo.policy import Team
 from orchestry.core.errors import ConfigError, StoreError, reason
-from orchestry.core.files import write_atomic
+from orchestry.core.files import refused, write_atomic
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Writes a learner's state: a reader sees all of it or nothing."""
-    path.parent.mkdir(exist_ok=True)
-    write_atomic(path, packed(state))
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, packed(state))
+    except OSError as error:
+        raise refused(path, error) from None
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
@@ -44,10 +46,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         # `restore` copies the parts to where they belong.
         found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise StoreError(
-            f"{path} can't be read ({reason(error)}): restore it from a copy"
-        ) from None
+    except Exception as error:  # torch's reader raises anything, by the bytes it meets
+        why = reason(error) if isinstance(error, OSError) else "it is no learner's, or cut off"
+        raise StoreError(f"{path} can't be read ({why}): restore it from a copy") from None
     return found
 
 
@@ -85,13 +86,16 @@ class Policy:
             central=settings.critic == "central",
             normalise=settings.normalise,
         )
-        if team.flat_PW.shape != weights.shape:
+        here = (state.get("observed", observed), tuple(state.get("choices", choices)))
+        if here != (observed, choices) or team.flat_PW.shape != weights.shape:
             raise ConfigError(
                 f"the policy was learned from {state['observed']} numbers per observation and "
                 f"choices of {tuple(state['choices'])}, and these games have {observed} and "
                 f"{choices}: evaluate it where rings and teams are of the same size"
             )
         team.restore(state["team"])
+        if not team.finite:
+            raise ConfigError("the policy's weights are no finite numbers: choose another run")
         missing = [role for role in roles if role not in state["roles"]]
         if missing and not shared:
             raise ConfigError(

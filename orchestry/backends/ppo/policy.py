@@ -55,6 +55,11 @@ class Team:
         self.critic.fill(self.flat_PW[:, self.actor.size :], _CRITIC_GAIN, drawn)
         self.actor_layers, self.critic_layers = self.views(self.flat_PW)
 
+    @property
+    def finite(self) -> bool:
+        """Whether all parameters are finite numbers."""
+        return bool(self.flat_PW.isfinite().all())
+
     def views(self, flat_PW: Tensor) -> tuple[list[Any], list[Any]]:
         """The layers of policies and critics in such a vector."""
         split = self.actor.size
