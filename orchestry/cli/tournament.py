@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
@@ -72,10 +73,10 @@ def _command(
     """Let players meet in one game: each in one seat beside every other in all other seats.
 
     Task and options come from the first run among the players, or from `--task` and `--set`; a
-    player's own run is not changed. Figures are raw returns with 95 % intervals over games; the
-    same games are dealt to all. With `--best-response` PPO learns in the first seat beside each
-    player: what it earns more than the player there is a lower bound of how exploitable that player
-    is. A second call with the same `--run-dir` goes on.
+    player's own run is not changed. Figures are raw returns with 95 % intervals over games;
+    players by numbers are dealt the same games. With `--best-response` PPO learns in the first seat
+    beside each player: what it earns more than the player there is a lower bound of how exploitable
+    that player is. A second call with the same `--run-dir` goes on.
     """
     from orchestry.cli.show import EXIT_CODES
     from orchestry.cli.watch import watching
@@ -105,8 +106,9 @@ def _show(results: Results, folder: Path, *, as_json: bool) -> None:
         console().print(table)
         console().print()
     for text in results.missing:
-        console().print(f"not played: {text}", style="dim")
-    console().print(f"raw returns, ± half a 95 % interval; {folder / FILE} has every game")
+        console().print(f"not played: {text}", style="dim", markup=False)
+    told = f"raw returns, ± half a 95 % interval; {folder / FILE} has every game"
+    console().print(told, markup=False)
 
 
 def _config(found: Sequence[Entry], sets: Sequence[str], given: Mapping[str, Any]) -> RunConfig:
@@ -239,11 +241,12 @@ def _table(heads: Sequence[str]) -> Table:
 
 def _matrix(found: Results) -> Table:
     cells = _cells(found)
-    table = _table(["earns, beside:", *found.labels])
+    table = _table(["earns, beside:", *map(escape, found.labels)])
     for one in found.labels:
         row = (cells.get((one, other)) for other in found.labels)
         table.add_row(
-            one, *(_said(_combined([(1.0, cell.earned_D)]) if cell else None) for cell in row)
+            escape(one),
+            *(_said(_combined([(1.0, cell.earned_D)]) if cell else None) for cell in row),
         )
     return table
 
@@ -260,5 +263,5 @@ def _ratings(found: Results) -> Table:
         name, gain = reply or ("-", None)
         row = [_said(rated[label]), _said(given), name, _said(gain, signed=True)]
         own = [_found(gains.get(label))] if gains else []
-        table.add_row(label, *row, *own)
+        table.add_row(*map(escape, (label, *row, *own)))
     return table

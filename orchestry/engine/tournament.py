@@ -15,8 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from orchestry.core.config import RunConfig, validate
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import ConfigError, LockedError
 from orchestry.core.files import is_run, write_atomic
 from orchestry.core.ppo import check_settings
 from orchestry.core.resolve import merge
@@ -116,8 +118,20 @@ class Tournament:
         ground = arena(self.config, self.watch.note)
         if len(ground.roles) < 2:
             raise ConfigError("a tournament is played beside others: found one agent, needs two")
-        numbers, teams = self._checked(ground)
+        numbers, teams = self._checked(ground, budget_usd)
         self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self.folder / "tournament.lock").acquire(timeout=0):
+                return self._played(ground, numbers, teams, budget_usd)
+        except Timeout:
+            raise LockedError(
+                f"{self.folder} is being written by another tournament: wait for it, or choose "
+                "another --run-dir"
+            ) from None
+
+    def _played(
+        self, ground: Arena, numbers: Sequence[Entry], teams: Teams, budget_usd: float | None
+    ) -> Results:
         found = Results(self._labels(), self._game())
         for one in numbers:
             self.watch.note(f"{one.label} beside the others")
@@ -142,6 +156,11 @@ class Tournament:
             before, lost = dict(kept["game"]), {*kept["labels"]} - {*self._labels()}
         except (ValueError, LookupError, TypeError):
             raise ConfigError(f"{file} is no tournament's: choose another --run-dir") from None
+        if kept.get("responses") and not self.responses:
+            raise ConfigError(
+                f"{self.folder} holds best responses, which this call would drop: give "
+                "--best-response too, or choose another --run-dir"
+            )
         there = f"{self.folder} holds a tournament with"
         now = json.loads(json.dumps(self._game()))
         for key in ("task", "options", "seed"):
@@ -157,7 +176,7 @@ class Tournament:
     def _labels(self) -> list[str]:
         return [one.label for one in self.entries]
 
-    def _checked(self, ground: Arena) -> tuple[list[Entry], Teams]:
+    def _checked(self, ground: Arena, cap: float | None) -> tuple[list[Entry], Teams]:
         """The players by numbers, and by text; that each can play is seen before anything is."""
         numbers = [one for one in self.entries if one.team is None]
         texts = [one for one in self.entries if one.team is not None]
@@ -173,7 +192,7 @@ class Tournament:
                 )
             place = self.folder / "teams" / one.label
             shutil.rmtree(place, ignore_errors=True)  # a library of an earlier call
-            teams[one.label] = self._prepared(_as_left(one, place), None)
+            teams[one.label] = self._prepared(_as_left(one, place), cap)
         for one, other in permutations(texts, 2):
             if not apart(teams[one.label], teams[other.label]):
                 self._plan(ground, teams, one, other, 0, None)
@@ -251,6 +270,7 @@ class Tournament:
                 plan, place = self._plan(ground, teams, one, other, seat, cap)
                 run = play_measurement(plan, place, self.watch)
                 cap, found.stopped = left_of(run.summary), run.summary.stopped
+                self._tell_tags(f"{name}, {ground.roles[seat]}", run)
                 if found.stopped != "done":
                     break
                 parts.append(_returns(run))
@@ -260,6 +280,12 @@ class Tournament:
                 continue
             games = [[part[deal] for deal in deals] for part in parts]
             found.cells.append(_cell(one, other, games * (len(ground.roles) // len(games))))
+
+    def _tell_tags(self, name: str, run: Run) -> None:
+        """Of what is true of every game, such as an answer that could not be read."""
+        tags = [{*one.best_node.score.tags} for one in run.episodes if not one.failed]
+        if tags and (common := set.intersection(*tags)):
+            self.watch.note(f"{name}: each of {len(tags)} games has {', '.join(sorted(common))}")
 
     def _text_pairs(self, found: Results, teams: Teams) -> Iterator[tuple[Entry, Entry]]:
         for one, other in product(self.entries, repeat=2):

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
+from filelock import FileLock
 from rich.console import Console
 
-from orchestry.cli.tournament import _ratings, best_reply, exploited, rating
+from orchestry.cli.tournament import _matrix, _ratings, best_reply, exploited, rating
 from orchestry.core.config import validate
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import ConfigError, LockedError
 from orchestry.engine.meeting import apart, together
 from orchestry.engine.run import prepare, train
 from orchestry.engine.session import Silent
@@ -106,6 +107,8 @@ def test_best_responses_learn_once(tmp_path: Path) -> None:
     rows = file.read_text()
     assert _played(tmp_path, "always_work", responses=True).responses == [one]
     assert file.read_text() == rows
+    with pytest.raises(ConfigError, match="best responses, which this call would drop"):
+        _played(tmp_path, "always_work")
     with pytest.raises(ConfigError, match="another --run-dir"):
         _played(tmp_path, "always_work", responses=True, seed=9)
 
@@ -134,8 +137,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_language_models_meet_scripts(models: Path, tmp_path: Path) -> None:
+def test_language_models_meet_scripts(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    monkeypatch.setattr(Silent, "note", lambda self, text: said.append(text))
     found = _played(tmp_path, "guard", str(models))
+    assert any(text.endswith("each of 2 games has unread answer") for text in said)
     cell = _cell(found, "models", "guard")
     assert len(cell.earned_D) == 2
     assert not found.missing
@@ -281,7 +289,23 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train({**GAME, "backend": "ppo", "ppo": SMALL}, folder).folder
 
 
+def test_one_tournament_at_a_time_writes_a_folder(tmp_path: Path) -> None:
+    with FileLock(tmp_path / "tournament.lock"), pytest.raises(LockedError, match="another tourn"):
+        _played(tmp_path, "guard", deals=2)
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_name_is_shown_as_it_is() -> None:
+    found = Results(["[bold]r"], {}, [Cell("[bold]r", "[bold]r", (1.0, 2.0), (1.0, 2.0))])
+    said = StringIO()
+    for table in (_matrix(found), _ratings(found)):
+        Console(file=said, width=100).print(table)
+    assert said.getvalue().count("[bold]r") == 3
+
+
 def test_what_cannot_play_is_told_and_leaves_nothing(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"budget\.usd"):
+        _played(tmp_path / "t", "guard", str(models), budget=-1.0)
     with pytest.raises(ConfigError, match="nobody"):
         _played(tmp_path / "t", "guard", "nobody")
     with pytest.raises(ConfigError, match="once"):
