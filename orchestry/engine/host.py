@@ -32,11 +32,13 @@ GPUS_S = 20.0
 """How long nvidia-smi may take."""
 LONGEST = 300
 """Characters of a log's last line, or of nvidia-smi's fault."""
+MARK = "@orchestry "
+"""Begins the line of an answer: login scripts print lines of their own."""
 Report = dict[str, Any]
 
 
 def main(order: dict[str, Any]) -> None:
-    """Does one order in the working folder; prints the answer as one line of JSON."""
+    """Does one order in the working folder; prints the answer as one line."""
     os.umask(0o077)
     given: dict[str, Any] = order["given"]
     known: dict[str, Callable[..., Any]] = {
@@ -52,8 +54,8 @@ def main(order: dict[str, Any]) -> None:
 
 
 def say(answer: Any) -> None:
-    """Prints one line of JSON."""
-    sys.stdout.write(json.dumps(answer) + "\n")
+    """Prints JSON in a line of its own."""
+    sys.stdout.write(f"{MARK}{json.dumps(answer)}\n")
     sys.stdout.flush()
 
 
@@ -61,9 +63,12 @@ def say(answer: Any) -> None:
 
 
 def claim(name: str) -> Report:
-    """Makes the folder that takes what a new run needs."""
-    (RUNS / name / "remote" / "sent").mkdir(parents=True, exist_ok=True)
-    return report(RUNS / name)
+    """Makes the folder that takes what a new run needs; empty, unless there is such a run."""
+    sent, found = RUNS / name / "remote" / "sent", report(RUNS / name)
+    if not found["taken"] and not found["running"]:
+        shutil.rmtree(sent, ignore_errors=True)  # of one that could not begin
+    sent.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def start(name: str, args: list[str], keys: Mapping[str, str]) -> Report:
@@ -213,13 +218,19 @@ def _learned(run: Path) -> dict[str, Any] | None:
     found = [*run.glob("journal.jsonl"), *run.glob("stages/*/journal.jsonl")]
     for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
         with _mapped(path) as data:
-            whole = data.rfind(b"\n")
-            begin = data.rfind(b'{"kind":"learned"', 0, max(whole, 0))
-            if begin >= 0:
-                event = json.loads(data[begin : data.find(b"\n", begin)])
+            if event := _last_update(data):
                 state = {key: event["state"].get(key) for key in ("checkpoint", "steps")}
                 return {"update": event["update"], "at": event["at"], **state}
     return None
+
+
+def _last_update(data: mmap.mmap | bytes) -> dict[str, Any] | None:
+    """The last update that a journal holds in a whole line."""
+    begin = data.rfind(b'{"kind":"learned"', 0, max(data.rfind(b"\n"), 0))
+    found: dict[str, Any] = json.loads(
+        data[begin : data.find(b"\n", begin)] if begin >= 0 else "{}"
+    )
+    return found or None
 
 
 def gpus(keys: Sequence[str]) -> tuple[list[dict[str, str]], str]:
@@ -260,16 +271,19 @@ def _said(command: list[str]) -> str:
 
 def journals(name: str, known: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
     """Bytes of each journal up to its last whole line, and whether it begins with what the copy
-    has: so many bytes, of that SHA-256."""
-    run, found = RUNS / name, dict[str, tuple[int, bool]]()
+    has: so many bytes, of that SHA-256. `needed`: the last checkpoints that they name."""
+    run, found, needed = RUNS / name, dict[str, tuple[int, bool]](), list[str]()
     for path in run.rglob("journal.jsonl"):
         place = path.relative_to(run).as_posix()
         size, digest = known.get(place, (0, hashlib.sha256().hexdigest()))
         with _mapped(path) as data:
             same = hashlib.sha256(data[:size]).hexdigest() == digest
             found[place] = data.rfind(b"\n") + 1, same
+            last = _last_update(data)
+        if last and last["state"].get("checkpoint"):
+            needed.append((path.parent / last["state"]["checkpoint"]).relative_to(run).as_posix())
     first = (run / "remote" / "sessions.jsonl").read_text().splitlines()[0]
-    return {"first": first, "journals": found}
+    return {"first": first, "journals": found, "needed": needed}
 
 
 @contextmanager

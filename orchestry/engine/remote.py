@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import IO, Any
 from pydantic import Field, ValidationError
 
 from orchestry.core.errors import ConfigError, OrchestryError
-from orchestry.core.files import read_yaml
+from orchestry.core.files import is_run, read_yaml
 from orchestry.core.resolve import explain_fault
 from orchestry.core.types import Frozen
 from orchestry.engine import host as there
@@ -101,6 +101,11 @@ def connect(
 
     Nothing is sent yet. Raises ConfigError for a faulty name or file.
     """
+    if FILE.exists() and is_run(FILE.absolute().parent):
+        raise ConfigError(
+            f"{FILE} lies in the folder of a run, and may start programs of whoever made that run: "
+            "give the command in another folder"
+        )
     try:
         raw = read_yaml(FILE)
     except FileNotFoundError:
@@ -113,7 +118,7 @@ def connect(
         why = "; ".join(explain_fault(fault, HostConfig) for fault in error.errors())
         raise ConfigError(f"{FILE}, {name}: {why}") from None
     address = config.address or name
-    if not address or address.startswith("-") or set(address) & set(" \t\n/"):
+    if not address or address.startswith("-") or set(address) & set(" \t\n/\0"):
         raise ConfigError(f"{address!r} is no host: give USER@HOST or a name of ~/.ssh/config")
     own = [] if port is None else [f"-p{port}"]
     ours = (*_OURS, *([] if sys.stdin.isatty() else ["BatchMode=yes"]))  # the first one counts
@@ -143,7 +148,21 @@ class Host:
         code, out, errors = self.call(self.ssh(self.boot), self.order(do, given))
         if code:
             raise self.fault(code, errors)
-        return json.loads(out.splitlines()[-1])  # a login script may print too
+        return self.answer(out.splitlines())
+
+    def answer(self, lines: Iterable[bytes]) -> Any:
+        """What host.py said in these lines: the first that is its own. Raises OrchestryError if
+        none is."""
+        said = list[str]()
+        for line in lines:
+            text = line.decode(errors="replace")
+            if text.startswith(there.MARK):
+                return json.loads(text.removeprefix(there.MARK))
+            said.append(text.strip())
+        raise OrchestryError(
+            f"{self.name}: found {' ... '.join(said)[:300]!r} in place of an answer: does its "
+            "login script end the session, or print without a line's end?"
+        )
 
     def order(self, do: str, given: Mapping[str, Any]) -> bytes:
         """What the host's Python reads."""
@@ -245,8 +264,8 @@ command -v rsync >/dev/null || { echo "rsync: command not found" >&2; exit 1; }
 umask 077
 mkdir -p -- "$1/runs"
 cd -- "$1"
-shared=$2 named=$3
-shift 3
+mark=$2 shared=$3 named=$4
+shift 4
 origin='import sys; print(sys.base_prefix, sys.version_info)'
 if venv/bin/python -m pip --version >/dev/null 2>&1; then
     odd=
@@ -267,7 +286,7 @@ else
     fi
     "$python" -m venv $shared venv >&2
 fi
-date +%s
+printf '%s%s\n' "$mark" "$(date +%s)"
 cat setup.json 2>/dev/null || true
 """
 _INSTALL = """set -eu
@@ -301,8 +320,8 @@ def set_up(host: Host, extras: Sequence[str], python: str | None, shared: bool, 
     name, wheel = pack(extras)
     flag = "--system-site-packages" if shared else ""
     pythons = [python] if python else _PYTHONS
-    said = host.script(_VENV, flag, python or "", *pythons)
-    at, _, before = said.partition("\n")
+    said = host.script(_VENV, there.MARK, flag, python or "", *pythons)
+    at, _, before = said.partition(there.MARK)[2].partition("\n")
     fresh = {"since": int(at), "wheel": "", "extras": []}
     was: dict[str, Any] = json.loads(before) if before else fresh
     digest, wanted = hashlib.sha256(wheel).hexdigest(), sorted({*extras, *was["extras"]})
@@ -387,11 +406,11 @@ def forward(
             with suppress(BrokenPipeError):
                 process.stdin.write(order)
                 process.stdin.flush()
-            said = json.loads(process.stdout.readline() or b"{}")
-            if "failed" in said:
-                raise host.fault(1, said["failed"])
-            if "ready" not in said:
+            mark = there.MARK.encode()
+            if not (line := next((one for one in process.stdout if one.startswith(mark)), b"")):
                 code = process.wait()
                 errors.seek(0)
                 raise host.fault(code, errors.read().decode(errors="replace"))
+            if "failed" in (said := host.answer([line])):
+                raise host.fault(1, said["failed"])
             yield f"http://127.0.0.1:{port}/", process.wait

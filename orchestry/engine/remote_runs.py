@@ -13,7 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from orchestry.core.config import RunConfig
-from orchestry.core.errors import ConfigError, LockedError, unknown
+from orchestry.core.errors import ConfigError, LockedError, OrchestryError, unknown
 from orchestry.core.files import is_name, to_yaml
 from orchestry.core.resolve import Mark, marks, merge, read_config_file
 from orchestry.engine.changes import names_players
@@ -25,6 +25,8 @@ from orchestry.task.vector import run_named
 
 VANISHED = 24
 """rsync's exit code if a file went away meanwhile."""
+_TRIES = 20
+"""Copies of a run that replaces its checkpoints meanwhile."""
 
 
 def begin(
@@ -174,12 +176,22 @@ def pull(host: Host, name: str, into: Path, each: Each) -> Path:
     """
     if not is_name(name):
         raise ConfigError(f"{host.name} has a run called {name!r}, which is no name")
+    if into.exists() and not into.is_dir():
+        raise ConfigError(f"{into} is no folder: choose another with --into DIR")
     copy, lock = into / name, FileLock(into / name / "run.lock")
     found = _begun(host, name, copy)
     try:
         with lock.acquire(timeout=0):
-            while _files(host, name, copy, each) == VANISHED:  # an old checkpoint: look again
-                found = _begun(host, name, copy)
+            for _ in range(_TRIES):
+                vanished = _files(host, name, copy, each) == VANISHED
+                if not vanished and all((copy / place).exists() for place in found["needed"]):
+                    break
+                found = _begun(host, name, copy)  # a checkpoint was replaced meanwhile
+            else:
+                raise OrchestryError(
+                    f"{host.name}: {name} replaces its checkpoints faster than they are copied: "
+                    "stop it first, or let it keep more (learn.keep, ppo.keep)"
+                )
             for place, (size, _) in found["journals"].items():
                 _lengthen(host, name, copy, place, size)
     except Timeout:

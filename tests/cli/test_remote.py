@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -28,6 +29,7 @@ from orchestry.core.config import resolve, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.resolve import merge, read_config_file
 from orchestry.engine import host as there
+from orchestry.engine import remote_runs
 from orchestry.engine.remote import HostConfig, connect, shell
 from orchestry.engine.remote_runs import pull, stage
 from orchestry.engine.wheel import pack
@@ -333,6 +335,50 @@ def test_a_copy_that_is_cut_off_goes_on_and_is_no_run_before(
     assert orchestry.load_run(copy).summary.episodes == 3
 
 
+@needs_ssh
+@pytest.mark.slow
+def test_policies_learn_there_and_a_copy_plays_at_each_moment(cli: CommandLine, box: Path) -> None:
+    """The run deletes a checkpoint as soon as the journal names the next one."""
+    often = [f"ppo.{key}={n}" for key, n in (("games", 64), ("checkpoint_every", 16_000), ("keep", 1))]
+    sets = [word for one in often for word in ("--set", one)]
+    learn = ("--backend", "ppo", "--task", "bucket_brigade", "--cpu", "--steps", "100M", *sets)
+    assert cli("remote", "run", "gpu", "--", *learn, "--run-name", "p").code == 0
+    until(lambda: list((box / "runs" / "p").glob("checkpoints/*.pt")))
+    for _ in range(3):
+        copied = cli("remote", "sync", "gpu", "p")
+        assert copied.code == 0, copied
+        assert len(orchestry.load_run("runs/p").policy().act(*_SEEN)) == 1
+    assert cli("remote", "stop", "gpu", "p").code == 0
+
+
+_SEEN = (np.zeros((1, 4, 42), np.float32), np.ones(1, np.bool_))
+
+
+def test_a_copy_waits_for_the_checkpoints_that_the_journal_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed, host = iter(range(9)), connect("gpu")
+
+    def begun(*args: object) -> dict[str, Any]:
+        (tmp_path / "r").mkdir(exist_ok=True)
+        return {"needed": [f"{next(needed)}.pt"], "journals": {}}
+
+    def files(*args: object) -> int:
+        (tmp_path / "r" / "3.pt").touch()
+        return 0
+
+    monkeypatch.setattr(remote_runs, "_begun", begun)
+    monkeypatch.setattr(remote_runs, "_files", files)
+    pull(host, "r", tmp_path, print)
+    assert next(needed) == 4
+    monkeypatch.setattr(remote_runs, "_TRIES", 3)
+    with pytest.raises(OrchestryError, match="replaces its checkpoints faster"):
+        pull(host, "r", tmp_path, print)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is no folder"):
+        pull(host, "r", tmp_path / "file", print)
+
+
 @pytest.mark.parametrize("code", [12, 20, 255])
 def test_a_connection_that_ended_is_known_by_the_exit_code(code: int) -> None:
     said = "rsync error: received SIGTERM (code 20)\nrsync: [generator] write error: Broken pipe"
@@ -519,6 +565,13 @@ def test_a_faulty_remote_yaml_names_its_fault(cli: CommandLine, text: str, said:
     cli("remote", "monitor", "gpu").failed(2, said)
 
 
+def test_the_remote_yaml_of_a_strangers_run_is_not_read(cli: CommandLine) -> None:
+    Path("remote.yaml").write_text('gpu: {ssh_options: ["ProxyCommand=touch gone"]}')
+    Path("journal.jsonl").touch()
+    cli("remote", "monitor", "gpu").failed(2, "remote.yaml lies in the folder of a run")
+    assert not Path("gone").exists()
+
+
 @pytest.mark.slow
 @needs_ssh
 def test_what_ssh_refuses_is_said_with_its_fix(
@@ -568,6 +621,32 @@ def test_a_report_has_the_last_checkpoint_and_all_hours(
     assert found["last"] == "new \ufffd line"
     want = {"update": 2, "at": 2.0, "checkpoint": "checkpoints/2.pt", "steps": 2000}
     assert found["learned"] == want
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(there, "RUNS", Path())
+    assert there.journals("r", {})["needed"] == ["checkpoints/2.pt"]
+
+
+def test_a_name_that_could_not_begin_is_claimed_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there.claim("r")
+    file = there.RUNS / "r" / "remote" / "sent" / "gone.py"
+    file.touch()
+    there.claim("r")
+    assert not file.exists()
+    file.touch()
+    (there.RUNS / "r" / "journal.jsonl").touch()
+    assert there.claim("r")["taken"]
+    assert file.exists()
+
+
+def test_an_answer_is_found_between_the_lines_of_login_scripts() -> None:
+    host = connect("gpu")
+    lines = (b"Welcome", f"{there.MARK}[1]".encode(), b"logout")
+    assert host.answer(lines) == [1]
+    with pytest.raises(OrchestryError, match=r"gpu: found 'Welcome' in place of an answer"):
+        host.answer([b"Welcome"])
 
 
 @pytest.fixture
