@@ -140,5 +140,8 @@ def arena(config: RunConfig, note: Callable[[str], None], alone: bool = False) -
     for role in () if alone else config.agents:  # told before anything is written
         for name in config.agents[role].plays:
             if name != SELF:
-                found.player(name, (roles.index(role),), 1, 0)
+                try:
+                    found.player(name, (roles.index(role),), 1, 0)
+                except ConfigError as error:
+                    raise ConfigError(f"agents.{role}.plays={name}: {error}") from None
     return found

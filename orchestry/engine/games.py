@@ -101,7 +101,7 @@ def policy_from(
     if state.get("agents", agents) != agents:
         raise ConfigError(
             f"the policy was learned in games of {state['agents']} agents, and these have "
-            f"{agents}: evaluate it where teams are of the same size"
+            f"{agents}: it plays where teams are of the same size"
         )
     return Policy.of(settings, state, observed, games.choices, roles, seed, likeliest)
 

@@ -91,7 +91,7 @@ class Policy:
             raise ConfigError(
                 f"the policy was learned from {state['observed']} numbers per observation and "
                 f"choices of {tuple(state['choices'])}, and these games have {observed} and "
-                f"{choices}: evaluate it where rings and teams are of the same size"
+                f"{choices}: it plays where rings and teams are of the same size"
             )
         team.restore(state["team"])
         if not team.finite:
