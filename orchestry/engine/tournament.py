@@ -300,7 +300,7 @@ class Tournament:
     ) -> tuple[Plan, Path]:
         """Of games by text with `one` in a seat, and their folder, which takes what a team learned.
         They are the tournament's game: seats that a team's own run gave to others are its own."""
-        name = f"{one.label}--{other.label}--{seat}"
+        name = Path(one.label, other.label, str(seat))  # a label may hold any separator
         place = self.folder / "texts" / name
         sits = {role: one if n == seat else other for n, role in enumerate(ground.roles)}
         if one != other and one.team is not None and other.team is not None:

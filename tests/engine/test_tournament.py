@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -18,6 +19,7 @@ from rich.console import Console
 from orchestry.cli.tournament import _matrix, _ratings, best_reply, exploited, rating
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError, LockedError
+from orchestry.engine.arena import arena
 from orchestry.engine.meeting import apart, together
 from orchestry.engine.run import prepare, train
 from orchestry.engine.session import Silent
@@ -122,6 +124,11 @@ def test_the_best_response_to_a_learned_player_begins_as_that_player(tmp_path: P
     assert [*response.config["ppo"]["hidden"]] == [8]
 
 
+def _texts(folder: Path) -> list[Path]:
+    """The runs of games by text."""
+    return [*(folder / "texts").glob("*/*/*")]
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of backend api."""
@@ -150,8 +157,7 @@ def test_language_models_meet_scripts(
     assert {(c.one, c.other) for c in found.cells} == {
         (one, other) for one in ("guard", "models") for other in ("guard", "models")
     }
-    runs = sorted(path.name for path in (tmp_path / "texts").iterdir())
-    assert len(runs) == 9  # a seat each, twice, and the models among themselves
+    assert len(_texts(tmp_path)) == 9  # a seat each, twice, and the models among themselves
 
 
 @pytest.mark.slow
@@ -171,7 +177,7 @@ def test_a_team_plays_the_tournaments_game_in_its_own_seats(
     other = train(config, tmp_path / "other").folder
     found = _played(tmp_path / "t", "guard", str(other), str(learned))
     assert len(found.cells) == 9
-    for place in (tmp_path / "t" / "texts").iterdir():
+    for place in _texts(tmp_path / "t"):
         kept = load_run(place).config
         assert kept["options"] == GAME["options"]
         plays = {role for role, own in kept["agents"].items() if own.get("plays")}
@@ -196,7 +202,7 @@ def test_a_team_plays_with_what_it_learned(tmp_path: Path) -> None:
     team = train(learner, tmp_path / "team")
     assert any(isinstance(event, Learned) for event in team.events)
     _played(tmp_path / "t", "guard", str(team.folder))
-    for place in (tmp_path / "t" / "texts").iterdir():
+    for place in _texts(tmp_path / "t"):
         assert load_run(place).config["behaviors"]["from"] == str(place / "behaviors/from.yaml")
 
 
@@ -214,7 +220,7 @@ def test_language_models_of_two_runs_meet(models: Path, tmp_path: Path) -> None:
     assert len(found.cells) == 4
     assert all(rating(found, label) for label in ("models", "fixed"))
     for seat in range(4):
-        run = load_run(tmp_path / "t" / "texts" / f"fixed--models--{seat}")
+        run = load_run(tmp_path / "t" / "texts" / "fixed" / "models" / str(seat))
         plain = run.config["agents"]
         assert ["Put out house 3." in plain[f"agent_{n}"]["system_prompt"] for n in range(4)] == [
             seat == 1 == n for n in range(4)
@@ -279,7 +285,7 @@ def test_a_budget_caps_all_games_by_text_and_is_gone_on_with(models: Path, tmp_p
 
 
 def _spent(folder: Path) -> float:
-    return sum(load_run(place).summary.cost_usd for place in (folder / "texts").iterdir())
+    return sum(load_run(place).summary.cost_usd for place in _texts(folder))
 
 
 @pytest.fixture(scope="module")
@@ -301,6 +307,21 @@ def test_a_name_is_shown_as_it_is() -> None:
     for table in (_matrix(found), _ratings(found)):
         Console(file=said, width=100).print(table)
     assert said.getvalue().count("[bold]r") == 3
+
+
+def test_each_pair_has_its_own_games(models: Path, tmp_path: Path) -> None:
+    """Also of players whose names, one after the other, are the same."""
+    names = [*(str(tmp_path / name) for name in ("x", "x--guard", "guard--guard")), "guard"]
+    for name in names[:3]:
+        shutil.copytree(models, name)
+    x, x_guard, guard_guard, guard = found = entries(names, False, Silent())
+    config = validate({**GAME, "backend": "ppo", "ppo": SMALL})
+    asked = Tournament(config, found, 2, 2, False, tmp_path / "t", Silent())
+    ground = arena(config, Silent().note)
+    teams = asked._checked(ground, None)[1]
+    pairs = (x, guard_guard), (x_guard, guard)
+    places = {asked._plan(ground, teams, *pair, 0, None)[1] for pair in pairs}
+    assert len(places) == 2
 
 
 def test_what_cannot_play_is_told_and_leaves_nothing(models: Path, tmp_path: Path) -> None:

@@ -51,10 +51,10 @@ def test_local_models_meet_scripts_and_other_models_in_a_tournament(tmp_path: Pa
     found = Tournament(game, players, 4, 2, False, tmp_path / "t", Silent()).play(None)
     assert (found.stopped, found.missing) == ("done", [])
     assert len(found.cells) == 9
-    played = load_run(tmp_path / "t" / "texts" / "run--guard--0")
+    played = load_run(tmp_path / "t" / "texts" / "run" / "guard" / "0")
     assert played.config["learn"]["from"].endswith("run/checkpoints/000004")
     assert _models(played).keys() == {"agent_0"}
-    mixed = load_run(tmp_path / "t" / "texts" / "run--api--0")
+    mixed = load_run(tmp_path / "t" / "texts" / "run" / "api" / "0")
     heat = {role: own["temperature"] for role, own in mixed.config["agents"].items()}
     assert heat == {"agent_0": 0.8, "agent_1": None, "agent_2": None, "agent_3": None}
     assert mixed.config["sampling"]["temperature"] is None, "a model may refuse to have one"
@@ -76,7 +76,7 @@ def test_the_weights_of_two_runs_meet(tmp_path: Path) -> None:
     ).play(None)
     assert (found.stopped, found.missing) == ("done", [])
     assert len(before := found.cells) == 4
-    start = tmp_path / "t" / "texts" / "run--other--2" / "start"
+    start = tmp_path / "t" / "texts" / "run" / "other" / "2" / "start"
     kept = run.folder / "checkpoints" / "000004"
     for seat in range(4):
         own = kept / f"agent_{seat}" if seat == 2 else other / "checkpoints" / "000004" / "shared"
