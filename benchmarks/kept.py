@@ -18,7 +18,7 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -66,6 +66,13 @@ def keep_line(file: Path, line: Mapping[str, Any]) -> dict[str, Any]:
     with file.open("a") as lines:
         lines.write(json.dumps(whole) + "\n")
     return whole
+
+
+def span(lines: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence: when these results were played."""
+    days = sorted(line["at"][:10] for line in lines)
+    ends = " to ".join(dict.fromkeys(days[:1] + days[-1:])) or "on no day yet"
+    return f"Played {ends}; date and revision above are those of the writing."
 
 
 def keep(archive: Path, folder: Path, names: Sequence[str]) -> None:

@@ -177,7 +177,10 @@ def main() -> None:
         f"± is half a 95 % interval over seeds (Student's t). Both lower the learning rate and the "
         "weight of the entropy to 0, in a straight line over the steps.\n\n"
         f"{columns([row(*one) for one in played.items()], figures=False)}\n\n"
-        f"{verdict(played)}\n\n{bound(in_large)}"
+        f"{verdict(played)} Small batches were timed in one scenario only, over "
+        f"{played[small][0][0]['steps']:,} steps. So the figure there is of speed alone: next to "
+        "nothing is learned in so few steps (compare the returns with those of the untrained "
+        f"team).\n\n{bound(in_large)}"
     )
     print(body)
     if args.write:

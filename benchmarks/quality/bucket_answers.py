@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks import page
+from benchmarks.kept import span
 from benchmarks.quality import bucket_ppo, bucket_questions
 from benchmarks.quality.bucket_questions import MET, MIXES, SEEDS, SOCIAL, UNMET, upstream
 from benchmarks.stats import columns, half, over_seeds
@@ -30,7 +31,7 @@ def report(found: Found) -> str:
         name: [line for (own, _), line in sorted(lines.items()) if own == name] for name, _ in lines
     }
     answers = (bred(found, ppo), moved(found, ppo), met(found), equilibria(found, ppo))
-    return "\n\n".join([INTRO, *answers]) + missing
+    return "\n\n".join([f"{INTRO} {span(bucket_questions.fitting())}", *answers]) + missing
 
 
 INTRO = (
@@ -95,7 +96,7 @@ def learned(lines: Sequence[Any] | None) -> str:
 
 def scripted(lines: Sequence[Any] | None, name: str) -> str:
     """What a scripted team earns in the same games."""
-    return f"{fmean(one['returns'][name] for one in lines):.0f}" if lines else ""
+    return over_seeds([one["returns"][name] for one in lines], ".0f") if lines else ""
 
 
 # --- 1. evolved agents ----------------------------------------------------------------------------
@@ -109,7 +110,7 @@ def bred(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
         rows.append(
             {"scenario": name, "PPO": learned(lines)}
             | {kind: scripted(lines, kind) for kind in ("guard", "firefighter", "free_rider")}
-            | {kind: f"{fmean(means):.0f}" for kind, means in result["teams"].items()}
+            | {kind: over_seeds(means, ".0f") for kind, means in result["teams"].items()}
             | {
                 f"one {one} among {other}": within(cells[f"{one} {other}"])
                 for version in upstream()["evolved"]
@@ -131,12 +132,13 @@ def ahead(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
     by_sign: dict[int, list[str]] = {1: [], 0: [], -1: []}
     for name, result in single(found, "evolved"):
         if name in ppo:
-            best = max(fmean(means) for means in result["teams"].values())
-            by_sign[sign([one["returns"][LEARNED] - best for one in ppo[name]])].append(name)
+            best = max(result["teams"].values(), key=fmean)
+            gains = [a["returns"][LEARNED] - b for a, b in zip(ppo[name], best, strict=False)]
+            by_sign[sign(gains)].append(name)
     return (
-        "PPO's team beside the best evolved team of the row: it earns more, by its interval over "
-        f"seeds, in {listed(by_sign[1])}; less in {listed(by_sign[-1])}; in the others the two are "
-        "not told apart, or PPO has one seed."
+        "PPO's team beside the best evolved team of the row, each seed in the same games: it earns "
+        f"more, by the interval over seeds, in {listed(by_sign[1])}; less in "
+        f"{listed(by_sign[-1])}; in the others the two are not told apart, or PPO has one seed."
     )
 
 
@@ -159,7 +161,7 @@ def moved(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
             {"learned in": name}
             | {there: f"{share(name, there, 'as it is'):.0%}" for there in own}
             | {
-                f"others, {way}": f"{fmean(share(name, there, way) for there in others):.0%}"
+                f"others, {way}": f"{median(share(name, there, way) for there in others):.0%}"
                 for way in (("as it is", "told its own") if others else ())
             }
         )
@@ -167,7 +169,9 @@ def moved(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
         "Each row is a policy (seed 0), each column a scenario that it plays, always as a team of "
         "four. 100 % is what the policy that learned there earns, 0 % a random team. A policy sees "
         "the scenario's numbers, which never changed while it learned. `told its own`: the same "
-        "games, but it goes on seeing the numbers of the scenario that it learned in."
+        "games, but it goes on seeing the numbers of the scenario that it learned in. `others`: "
+        "the median over the other scenarios, since a percent is little where the two teams "
+        "differ by little."
     )
     return block("Generalisation across scenarios", text, rows, told_own(own, share))
 
@@ -264,8 +268,10 @@ def equilibria(found: Found, ppo: Mapping[str, Sequence[Any]]) -> str:
     )
     night = (
         "A team's return per night, the sum of its four agents, as upstream reports what its own "
-        "PPO learned; `ours` is the return above times four by the nights of PPO's games. A first "
-        f"prototype of this backend reached {PROTOTYPE} on minimal_specialization."
+        "PPO learned; `ours` is the return above times four, divided by the mean nights of the "
+        "games that ended in PPO's last batch of learning: those of the games that were measured "
+        f"are not kept. A first prototype of this backend reached {PROTOTYPE} on "
+        "minimal_specialization."
     )
     return "\n\n".join(
         [

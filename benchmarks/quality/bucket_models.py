@@ -4,9 +4,9 @@
 
 The embedded model plays by text, one trajectory per held-out game: as it is, with three examples of
 a scripted player's answers in each prompt, with behaviours that it wrote itself from train games,
-and with adapters that backend local trained (MAGRPO) on short train games. Random and scripted
-teams and PPO play as many games by arrays. A finished part is a line of
-benchmarks/kept/bucket_models.jsonl and is not played again.
+and with adapters that backend local trained (MAGRPO) on short train games. Scripted teams and PPO
+stand beside it from the table of `bucket_ppo`: they played that benchmark's games, by arrays. A
+finished part is a line of benchmarks/kept/bucket_models.jsonl and is not played again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import page
-from benchmarks.kept import KEPT, keep_line, kept_lines, to_its_end
+from benchmarks.kept import KEPT, keep_line, kept_lines, span, to_its_end
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality import bucket_ppo
 from benchmarks.stats import columns, ended
@@ -172,7 +172,7 @@ def report(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         f"The embedded 135M model plays {GAMES} held-out games by text, all four seats, one "
         f"trajectory each. {played}Mean return per agent, with a 95 % interval over games; an "
         "answer that names no action is rest at home. "
-        f"Not played yet: {', '.join(missing) or 'nothing'}.\n\n"
+        f"Not played yet: {', '.join(missing) or 'nothing'}. {span(found.values())}\n\n"
         f"{columns(rows, figures=False)}\n\nBeside it, from the table of PPO above (its own "
         f"games, seed 0): mean return per agent.\n\n{columns(beside, figures=False)}"
     )

@@ -20,7 +20,7 @@ from statistics import fmean, harmonic_mean
 from typing import Any
 
 from benchmarks import page
-from benchmarks.kept import KEPT, keep_line, kept_lines, to_its_end
+from benchmarks.kept import KEPT, keep_line, kept_lines, span, to_its_end
 from benchmarks.peers.bucket_speed import module
 from benchmarks.quality.bucket_teams import ARCHETYPES, COMMON
 from benchmarks.stats import columns, over_seeds
@@ -106,13 +106,11 @@ def _mean(games: Sequence[Sequence[float]]) -> float:
 
 
 def row(scenario: str, lines: Sequence[Line]) -> dict[str, str]:
-    """A scenario's cells; in bold the most. A scripted team's is the mean over the seeds' games."""
+    """A scenario's cells; in bold the most. Each seed has other games."""
     own = module("experts").UPSTREAMS.get(scenario)
-    learned = {team: [one["returns"][team] for one in lines] for team in (LEARNED, LIKELIEST)}
-    means = {team: fmean(one["returns"][team] for one in lines) for team in lines[0]["returns"]}
-    best = max(means, key=lambda team: means[team])
-    texts = {team: f"{mean:.0f}" for team, mean in means.items()}
-    texts |= {team: over_seeds(earned, ".0f") for team, earned in learned.items()}
+    earned = {team: [one["returns"][team] for one in lines] for team in lines[0]["returns"]}
+    best = max(earned, key=lambda team: fmean(earned[team]))
+    texts = {team: over_seeds(figures, ".0f") for team, figures in earned.items()}
     texts[best] = f"**{texts[best]}**"
     names = {LEARNED: "PPO", LIKELIEST: "PPO, likeliest", **({own: "its expert"} if own else {})}
     cells = {names.get(team, team): text for team, text in texts.items()}
@@ -137,11 +135,15 @@ def report(found: Mapping[tuple[str, int], Line], steps: int) -> str:
         f"Mean return per agent over {GAMES} games that nobody has learned in, the same for all "
         f"teams of a seed; PPO after {steps:,} environment steps with the defaults of `ppo.*`, one "
         "policy for all four agents, learned from the team's mean reward; ± is half a 95 % "
-        "interval over seeds (Student's t). `PPO` draws its actions as it did while it learned; "
-        "`PPO, likeliest` takes the likeliest each time. In bold the most. `nights`: the mean "
-        "length of PPO's games at the end of learning. Returns are sums over nights, so a team "
-        "that lets a fire burn on earns more where fires last. "
-        f"Seeds: {min(seeds.values())} to {max(seeds.values())} per scenario.{left}\n\n{table}\n\n"
+        "interval over seeds, each with games of its own (Student's t). `PPO` draws its actions as "
+        "it did while it learned; `PPO, likeliest` takes the likeliest each time. In bold the "
+        "most. `nights`: the mean length of PPO's games at the end of learning. Returns are sums "
+        "over nights, so a team that lets a fire burn on earns more where fires last. "
+        "`asym_b05_k09_c05` and `asym_b09_k09_c05` are one game here, so count them once: they "
+        "differ in how easily a fire spreads, and with their `extinguish_mode` none outlives its "
+        "night. "
+        f"Seeds: {min(seeds.values())} to {max(seeds.values())} per scenario.{left} "
+        f"{span(found.values())}\n\n{table}\n\n"
         f"Learning took {_speeds(found)} environment steps per second, on one core that other "
         "work shared."
     )

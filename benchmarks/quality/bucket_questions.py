@@ -147,14 +147,19 @@ def settings(part: Part) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def known() -> dict[str, Any]:
-    """The kept results of today's settings, by part."""
+def fitting() -> list[dict[str, Any]]:
+    """The kept lines of today's settings."""
     by_name = {str(part): part for part in parts()}
-    return {
-        line["part"]: line["result"]
+    return [
+        line
         for line in kept_lines(FILE)
         if line["part"] in by_name and line["settings"] == settings(by_name[line["part"]])
-    }
+    ]
+
+
+def known() -> dict[str, Any]:
+    """Their results, by part."""
+    return {line["part"]: line["result"] for line in fitting()}
 
 
 # --- players and games ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import floor, log10
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -111,11 +112,12 @@ def headline(experiment: Experiment) -> Iterator[str]:
     run = experiment.run
     rows, options = run.batches, game(run)
     last = rows[-1] if rows else Row()
+    kept = [there for _, there in saved(run)]
     yield (
         f"Task {run.config['task']}{f' ({options})' if options else ''}, backend ppo "
         f"({_team(run)}), seed {run.config.get('seed')}: {_steps(run)} steps, "
-        f"{counted(int(last.get(GAMES, 0)), 'game')}, {counted(len(saved(run)), 'checkpoint')}, "
-        f"{duration(run.took)}."
+        f"{counted(int(last.get(GAMES, 0)), 'game')}, {counted(len(kept), 'checkpoint')} written "
+        f"({sum(kept)} kept), {duration(run.took)}."
     )
     if opponents := _opponents(run):
         yield f"Agents that don't learn: {opponents}."
@@ -201,8 +203,14 @@ def beside(one: Evaluation) -> dict[str, int]:
 
 
 def ends_of(own: Mean) -> str:
-    """A mean with its interval."""
-    return f"{short(own.mean)} ({short(own.low)} to {short(own.high)})"
+    """A mean with its interval, to two digits of the interval's width: teams are told apart by it.
+
+    >>> ends_of(Mean(mean=1300.42, low=1300.1, high=1300.7))
+    '1,300.42 (1,300.10 to 1,300.70)'
+    """
+    width = own.high - own.low
+    digits = min(4, max(0, 1 - floor(log10(width)))) if width > 0 else 4
+    return f"{own.mean:,.{digits}f} ({own.low:,.{digits}f} to {own.high:,.{digits}f})"
 
 
 def by_game(arms: Sequence[Arm]) -> dict[str, list[Arm]]:

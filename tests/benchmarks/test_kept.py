@@ -52,6 +52,12 @@ def test_a_folder_is_of_one_setting_wherever_it_lies(folder: Path, tmp_path: Pat
     assert kept.revisions(folder, "tldr-*").endswith(f"at revision {str(revision)[:7]}.")
 
 
+def test_lines_say_on_which_days_they_were_played() -> None:
+    days = [{"at": f"2026-11-{day}T00:34+00:00"} for day in (28, 25, 26)]
+    assert kept.span(days).startswith("Played 2026-11-25 to 2026-11-28; ")
+    assert kept.span(days[:1]).startswith("Played 2026-11-28; ")
+
+
 def test_a_run_that_is_there_is_not_replaced(folder: Path, tmp_path: Path) -> None:
     kept.keep(tmp_path / "demo-0.tar.xz", folder, ["tldr-0"])
     there = tmp_path / "there" / "tldr-0"

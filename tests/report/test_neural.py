@@ -181,7 +181,8 @@ def test_the_document_has_the_runs_own_figures(folders: dict[str, Path]) -> None
     assert all(len(cells) == 1 for cells in widths(tokens))
     assert "backend ppo (one policy for all, 64x64, team reward, own critic), seed 0" in text
     assert (
-        f"{last['steps']:,} steps, {last['train/total_episodes']:,} games, 10 checkpoints" in text
+        f"{last['steps']:,} steps, {last['train/total_episodes']:,} games, 10 checkpoints written "
+        f"({SMALL['keep']} kept)" in text
     )
     ended = [short(last[name]) for name in ("train/avg_reward_100ep", "evaluation/reward")]
     assert f"| 6,016 | {last['train/total_episodes']:,} | {' | '.join(ended)} |" in text
@@ -248,19 +249,19 @@ def test_evaluations_are_a_table_by_scenario_and_checkpoint(
     text = results(found, [], "orchestry report run")
     section = text.partition("## Evaluation in new games\n\n")[2].partition("\n\n")[0]
     assert section.splitlines()[2:] == [
-        "| run | scenario easy | 6,016 | learned | 900.0 (890.0 to 910.0) | 1,000 |",
-        "| run | scenario easy | 6,016 | untrained | 100.0 (90.00 to 110.0) | 1,000 |",
-        "| run | scenario hard | 3,000 | learned | 300.0 (290.0 to 310.0) | 1,000 |",
-        "| run | scenario hard | 3,000 | untrained | 100.0 (90.00 to 110.0) | 1,000 |",
-        "| run | scenario hard | 6,016 | learned | 510.0 (500.0 to 520.0) | 1,000 |",
-        "| run | scenario hard | 6,016 | untrained | 100.0 (90.00 to 110.0) | 1,000 |",
+        "| run | scenario easy | 6,016 | learned | 900 (890 to 910) | 1,000 |",
+        "| run | scenario easy | 6,016 | untrained | 100 (90 to 110) | 1,000 |",
+        "| run | scenario hard | 3,000 | learned | 300 (290 to 310) | 1,000 |",
+        "| run | scenario hard | 3,000 | untrained | 100 (90 to 110) | 1,000 |",
+        "| run | scenario hard | 6,016 | learned | 510 (500 to 520) | 1,000 |",
+        "| run | scenario hard | 6,016 | untrained | 100 (90 to 110) | 1,000 |",
     ]
     assert "Nothing was measured" not in text
-    said = "Evaluated after step 6,016, scenario easy, 1,000 games: learned 900.0 (890.0 to 910.0)"
+    said = "Evaluated after step 6,016, scenario easy, 1,000 games: learned 900 (890 to 910)"
     assert said in " ".join(headline(found[0]))
     (first, *_, last) = lessons(found[0])
-    assert "scenario easy, 1,000 games: the learned team's return 900.0 (890.0 to 910.0)" in first
-    assert last.endswith("untrained 100.0 (90.00 to 110.0): higher.")
+    assert "scenario easy, 1,000 games: the learned team's return 900 (890 to 910)" in first
+    assert last.endswith("untrained 100 (90 to 110): higher.")
     (ahead,) = [one for one in criteria(found[0]) if "baselines" in one.name]
     assert (ahead.verdict, ahead.why.count("untrained")) == ("met", 2)  # of the last step alone
     keep(folder, evaluation("hard", "last", 105))

@@ -361,6 +361,22 @@ async def test_who_lets_fires_burn_does_not_earn_by_the_longer_game(tools: Tools
     assert await mean("sparse_hero") > await mean("random") > await mean("always_rest")
 
 
+async def test_per_night_and_per_game_rank_teams_differently_in_one_scenario(tools: Tools) -> None:
+    """As README.md says; by the team's total and by its return."""
+
+    async def means(own: Any, kind: str) -> list[float]:
+        ends = [played(own, seed, kind) for seed in range(6)]
+        totals = [(await own.evaluate(state, tools)).total for state in ends]
+        return [fmean(totals), fmean(fmean(own.returns(state)) for state in ends)]
+
+    async def differ(own: Any) -> bool:
+        pairs = zip(await means(own, "guard"), await means(own, "always_work"), strict=True)
+        return len({guard > works for guard, works in pairs}) == 2
+
+    names = SCENARIOS.names()
+    assert [name for name in names if await differ(task(scenario=name))] == ["default_continuous"]
+
+
 def test_agents_are_told_what_counts() -> None:
     said = task(rules={"penalty_other_house_burns": 2.5, "prob_house_catches_fire": 0.004})
     prompt = said.agents[0].system_prompt

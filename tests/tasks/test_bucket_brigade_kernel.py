@@ -41,12 +41,9 @@ def told(scenario: Any, ring: Any) -> Any:
     return np.stack([ARRAYS.observation(scenario, ring, agent, False) for agent in agents])
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    name=st.sampled_from(SCENARIOS.names()),
-    change=st.sampled_from(CHANGES),
-    seed=st.integers(0, 10_000),
-)
+@settings(max_examples=3, deadline=None)
+@given(change=st.sampled_from(CHANGES), seed=st.integers(0, 10_000))
+@pytest.mark.parametrize("name", SCENARIOS.names())
 @pytest.mark.slow
 def test_compiled_games_are_equal_night_by_night(
     name: str, change: dict[str, Any], seed: int

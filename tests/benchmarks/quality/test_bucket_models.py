@@ -29,9 +29,11 @@ def test_the_report_has_what_was_earned(monkeypatch: pytest.MonkeyPatch) -> None
     known: Any = lambda steps: {("default", 0): {"returns": earned}}  # noqa: E731
     monkeypatch.setattr(bucket_ppo, "known", known)
     line = {"scenario": "default", "way": "plain", "returns": [10.0, 30.0], "answers": 4}
+    line["at"] = "2026-11-26T00:34+00:00"
     text = bucket_models.report({("default", "plain"): {**line, "read": 1, "behaviors": 0}})
     assert "20 [10, 30]" in text
     assert "25%" in text
+    assert "Played 2026-11-26; date" in text
     assert "PPO" in text
 
 

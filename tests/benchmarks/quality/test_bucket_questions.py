@@ -65,6 +65,19 @@ def test_a_row_needs_all_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| rest_trap |" in bucket_answers.met({**found, "partners:rest_trap:mix:2": result})
 
 
+def test_a_scenario_where_a_percent_is_next_to_nothing_does_not_decide_a_row() -> None:
+    names = ("default", "hard", "rest_trap", "easy")
+    ppo = {name: [{"returns": {"random": 0.0}}] for name in names}
+    best = {**dict.fromkeys(names, 100.0), "easy": 1.0}
+    earned = {name: {**dict.fromkeys(names, 60.0), name: best[name]} for name in names}
+    ways = ("as it is", "told its own")
+    found = {f"transfer:{name}:0": dict.fromkeys(ways, earned[name]) for name in names}
+    table = bucket_answers.moved(found, ppo).splitlines()
+    (row,) = (line for line in table if line.startswith("| hard"))
+    assert "6000%" in row
+    assert row.endswith("| 60% | 60% |")
+
+
 def test_one_part_or_all_of_a_question_can_be_asked_for() -> None:
     part = Part("partners", "rest_trap", "mix", 1)
     assert all(
