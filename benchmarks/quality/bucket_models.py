@@ -175,6 +175,20 @@ def report(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         f"Not played yet: {', '.join(missing) or 'nothing'}. {span(found.values())}\n\n"
         f"{columns(rows, figures=False)}\n\nBeside it, from the table of PPO above (its own "
         f"games, seed 0): mean return per agent.\n\n{columns(beside, figures=False)}"
+        f"{_causes(found)}"
+    )
+
+
+def _causes(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+    """What we think why the adapters teach nothing, where answers are read less often by them."""
+    pairs = [(found.get((name, "magrpo")), found.get((name, "weights"))) for name in SCENARIOS]
+    if not all(one and other and one["read"] < other["read"] for one, other in pairs):
+        return ""
+    return (
+        "\n\nWhat we think why training makes answers worse: in games of four nights all "
+        "trajectories of a group earn nearly the same, and Adam takes steps of one size however "
+        "small the advantages are. So few games teach noise, not play. The model answers in a form "
+        "that is read because it copies its examples; that it chooses well is not seen in any row."
     )
 
 
