@@ -84,7 +84,7 @@ class HostConfig(Frozen):
 
 
 def shell(command: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Starts a command. Raises ConfigError if it is not installed here."""
+    """Starts a command. Raises ConfigError if it is not installed here, or can't take its words."""
     pipe = subprocess.PIPE
     try:
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors)
@@ -92,6 +92,8 @@ def shell(command: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         raise ConfigError(
             f"{command[0]} is not installed here: install openssh-client and rsync"
         ) from None
+    except ValueError as error:  # remote.yaml can write a NUL
+        raise ConfigError(f"{command[0]} can't be started ({error}): correct {FILE}") from None
 
 
 def connect(
@@ -118,7 +120,7 @@ def connect(
         why = "; ".join(explain_fault(fault, HostConfig) for fault in error.errors())
         raise ConfigError(f"{FILE}, {name}: {why}") from None
     address = config.address or name
-    if not address or address.startswith("-") or set(address) & set(" \t\n/\0"):
+    if not address or address.startswith("-") or set(address) & set(" \t\n/"):
         raise ConfigError(f"{address!r} is no host: give USER@HOST or a name of ~/.ssh/config")
     own = [] if port is None else [f"-p{port}"]
     ours = (*_OURS, *([] if sys.stdin.isatty() else ["BatchMode=yes"]))  # the first one counts
@@ -286,8 +288,7 @@ else
     fi
     "$python" -m venv $shared venv >&2
 fi
-printf '%s%s\n' "$mark" "$(date +%s)"
-cat setup.json 2>/dev/null || true
+printf '%s[%s, %s]\n' "$mark" "$(date +%s)" "$(cat setup.json 2>/dev/null || echo null)"
 """
 _INSTALL = """set -eu
 cd -- "$1"
@@ -321,9 +322,8 @@ def set_up(host: Host, extras: Sequence[str], python: str | None, shared: bool, 
     flag = "--system-site-packages" if shared else ""
     pythons = [python] if python else _PYTHONS
     said = host.script(_VENV, there.MARK, flag, python or "", *pythons)
-    at, _, before = said.partition(there.MARK)[2].partition("\n")
-    fresh = {"since": int(at), "wheel": "", "extras": []}
-    was: dict[str, Any] = json.loads(before) if before else fresh
+    at, before = host.answer(said.encode().splitlines())
+    was: dict[str, Any] = before or {"since": at, "wheel": "", "extras": []}
     digest, wanted = hashlib.sha256(wheel).hexdigest(), sorted({*extras, *was["extras"]})
     if (was["wheel"], was["extras"]) != (digest, wanted):
         there_now = host.ask("status", names=[])["runs"] if before else []

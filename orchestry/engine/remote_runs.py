@@ -176,8 +176,6 @@ def pull(host: Host, name: str, into: Path, each: Each) -> Path:
     """
     if not is_name(name):
         raise ConfigError(f"{host.name} has a run called {name!r}, which is no name")
-    if into.exists() and not into.is_dir():
-        raise ConfigError(f"{into} is no folder: choose another with --into DIR")
     copy, lock = into / name, FileLock(into / name / "run.lock")
     found = _begun(host, name, copy)
     try:
@@ -186,7 +184,9 @@ def pull(host: Host, name: str, into: Path, each: Each) -> Path:
                 vanished = _files(host, name, copy, each) == VANISHED
                 if not vanished and all((copy / place).exists() for place in found["needed"]):
                     break
-                found = _begun(host, name, copy)  # a checkpoint was replaced meanwhile
+                before, found = found, _begun(host, name, copy)  # a checkpoint was replaced
+                if not vanished and found == before:
+                    break  # no: it is missing there too
             else:
                 raise OrchestryError(
                     f"{host.name}: {name} replaces its checkpoints faster than they are copied: "
@@ -208,7 +208,10 @@ def _begun(host: Host, name: str, copy: Path) -> dict[str, Any]:
     sessions = copy / "remote" / "sessions.jsonl"
     elsewhere = "copy it elsewhere with --into DIR"
     if not copy.exists():
-        sessions.parent.mkdir(parents=True)
+        try:
+            sessions.parent.mkdir(parents=True)
+        except OSError as error:
+            raise ConfigError(f"{copy} can't be made ({error.strerror}): {elsewhere}") from None
         sessions.write_text(found["first"] + "\n")
     elif not sessions.exists() or sessions.read_text().splitlines()[:1] != [found["first"]]:
         raise ConfigError(f"{copy} here is another run than '{name}' of {host.name}: {elsewhere}")
@@ -248,5 +251,7 @@ def _lengthen(host: Host, name: str, copy: Path, place: str, size: int) -> None:
     with path.open("ab") as end:
         os.truncate(path, had)
         code, _, errors = host.call(host.ssh("sh -s"), script.encode(), end.write)
+    if path.stat().st_size > size:  # a login script's words at the session's end
+        os.truncate(path, size)
     if code or path.stat().st_size != size:
         raise host.fault(code, errors)

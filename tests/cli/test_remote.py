@@ -30,7 +30,7 @@ from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.resolve import merge, read_config_file
 from orchestry.engine import host as there
 from orchestry.engine import remote_runs
-from orchestry.engine.remote import HostConfig, connect, shell
+from orchestry.engine.remote import Host, HostConfig, Shell, connect, set_up, shell
 from orchestry.engine.remote_runs import pull, stage
 from orchestry.engine.wheel import pack
 from orchestry.store.journal import Journal, Learned
@@ -374,9 +374,60 @@ def test_a_copy_waits_for_the_checkpoints_that_the_journal_names(
     monkeypatch.setattr(remote_runs, "_TRIES", 3)
     with pytest.raises(OrchestryError, match="replaces its checkpoints faster"):
         pull(host, "r", tmp_path, print)
+    monkeypatch.setattr(remote_runs, "_begun", lambda *_: {"needed": ["0.pt"], "journals": {}})
+    pull(host, "r", tmp_path, print)  # nothing is replaced: its checkpoint is missing there too
+
+
+def _loud(host: str) -> Shell:
+    """Runs here what ssh would run, in the folder of a host that prints when a session ends."""
+
+    def start(command: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        cut = [word for word in command[1:] if not word.startswith("-")]
+        said = f"cd {host} && {cut[-1]}; code=$?; echo logout; exit $code"
+        return shell(["sh", "-c", said] if command[0] == "ssh" else ["true"], errors)
+
+    return start
+
+
+def test_words_at_a_sessions_end_are_no_part_of_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("there/orchestry-remote/runs/r", "here/r"):
+        (tmp_path / place).mkdir(parents=True)
+    journal = '{"kind":"x"}\n'
+    (tmp_path / "there/orchestry-remote/runs/r/journal.jsonl").write_text(journal)
+    host = connect("gpu", shell=_loud(str(tmp_path / "there")))
+    monkeypatch.setattr(
+        remote_runs, "_begun", lambda *_: {"needed": [], "journals": {"journal.jsonl": (13, True)}}
+    )
+    pull(host, "r", tmp_path / "here", print)
+    assert (tmp_path / "here/r/journal.jsonl").read_text() == journal
+
+
+def test_setup_reads_an_answer_between_other_words(tmp_path: Path) -> None:
+    """Its Python there prints nothing, so that no order is answered after the first."""
+    folder = tmp_path / "orchestry-remote"
+    (folder / "venv" / "bin").mkdir(parents=True)
+    (folder / "venv" / "bin" / "python").write_text("#!/bin/sh\n")
+    (folder / "venv" / "bin" / "python").chmod(0o755)
+    (folder / "setup.json").write_text('{"since": 5, "wheel": "", "extras": []}\n')
+    with pytest.raises(OrchestryError, match="found 'logout' in place of an answer"):
+        set_up(connect("gpu", shell=_loud(str(tmp_path))), (), None, False, print)
+    with pytest.raises(OrchestryError, match="found '' in place of an answer"):
+        set_up(
+            connect("gpu", shell=lambda _, errors: shell(["true"], errors)), (), None, False, print
+        )
+
+
+def test_where_a_copy_can_not_be_made_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Host, "ask", lambda *_, **__: {"first": "", "journals": {}})
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is no folder"):
-        pull(host, "r", tmp_path / "file", print)
+    (tmp_path / "r").symlink_to(tmp_path / "gone")
+    for into in (tmp_path / "file", tmp_path):
+        with pytest.raises(ConfigError, match=r"r can't be made .*--into DIR"):
+            pull(connect("gpu"), "r", into, print)
 
 
 @pytest.mark.parametrize("code", [12, 20, 255])
@@ -558,6 +609,7 @@ def test_a_wrong_order_is_refused_before_anything_is_sent(
         ("gpu: {usd_per_hours: 2}", "did you mean 'usd_per_hour'?"),
         ("gpu: 3", "remote.yaml, gpu"),
         ("[", "remote.yaml can't be read"),
+        ('gpu: {ssh_options: ["Port=2\\0"]}', "null byte): correct remote.yaml"),
     ],
 )
 def test_a_faulty_remote_yaml_names_its_fault(cli: CommandLine, text: str, said: str) -> None:
