@@ -34,7 +34,7 @@ from orchestry.engine.remote import Host, HostConfig, Shell, connect, set_up, sh
 from orchestry.engine.remote_runs import pull, stage
 from orchestry.engine.wheel import pack
 from orchestry.store.journal import Journal, Learned
-from orchestry.task.registry import bundled
+from orchestry.task.registry import bundled, load_task
 from tests.cli.sshd import Server, borrow, children, equip, needs_ssh, serving, write_remote
 from tests.cli.support import FAKE, TASKS, CommandLine
 from tools.keys import explanations
@@ -42,6 +42,8 @@ from tools.keys import explanations
 NAME = "a b;$(touch gone) 'c'"
 """A run's name that a shell would take apart."""
 KEY = "sk-ant-not-a-key-0123456789"
+_SMALL = ("games=16", "horizon=8", "minibatch=128", "checkpoint_every=600", "steps=300000")
+PPO = ("--backend", "ppo", "--task", "bucket_brigade", *(f"--set=ppo.{one}" for one in _SMALL))
 SLOW = ("--episodes", 12, "--set", "provider.fake.latency_s=0.5", "--set", "search.concurrency=4")
 
 
@@ -238,20 +240,29 @@ def test_a_run_that_can_not_begin_says_why_and_leaves_its_name_free(
 @needs_ssh
 @pytest.mark.slow
 def test_a_killed_run_is_known_as_killed_and_continued(cli: CommandLine, box: Path) -> None:
-    order = ("remote", "run", "gpu", "--", *FAKE, *SLOW, "--run-name", "r")
+    """A run of backend ppo, whose checkpoint is then used here."""
+    order = ("remote", "run", "gpu", "--", *PPO, "--cpu", "--run-name", "r")
     assert cli(*order).code == 0
-    group = sessions(box, "r")[0]["group"]
+    group, there = sessions(box, "r")[0]["group"], box / "runs" / "r"
+    until(lambda: len(list(there.glob("checkpoints/*.pt"))) > 1, 120)
     os.killpg(group, 9)
     until(lambda: not Path(f"/proc/{group}").exists() or not children(group))
     found = json.loads(cli("remote", "monitor", "gpu", "--json").out)
     (run,) = found["runs"]
     assert (run["running"], run["code"]) == (False, None)
-    assert 0 < run["seconds"] < 60
+    assert 0 < run["seconds"] < 150
     assert run["usd"] == pytest.approx(2.5 * run["seconds"] / 3600)
     assert len(found["reminders"]) == 2
     assert "was killed" in cli("remote", "monitor", "gpu").out
-    assert cli("remote", "resume", "gpu", "r", "--", "--episodes", 3).code == 0
+    *_, last = (there / "progress.jsonl").read_text().splitlines()
+    steps = json.loads(last)["steps"] + 1000
+    assert cli("remote", "resume", "gpu", "r", "--", "--set", f"ppo.steps={steps}").code == 0
     assert "r is done" in cli("remote", "monitor", "gpu", "r", "--wait").out
+    assert cli("remote", "sync", "gpu", "r").code == 0
+    task: Any = load_task("bucket_brigade")
+    games = task.vectors(5, seed=0)
+    policy = orchestry.load_run("runs/r").policy()
+    assert policy.act(games.observations, games.ended).shape == (5, 4, 3)
 
 
 @needs_ssh
