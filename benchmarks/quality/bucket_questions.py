@@ -49,7 +49,7 @@ GAMES, DEALS = 1000, 200
 STEPS = {
     "runs": 10_000_000,
     "partners": 1_000_000,
-    "reward": 3_000_000,
+    "reward": 10_000_000,
     "response": 1_000_000,
     "deviate": 4_000_000,
 }
