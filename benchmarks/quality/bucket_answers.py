@@ -349,7 +349,7 @@ def rides(found: Found) -> str:
     if all(gains.values()):
         said.append(
             "a best response, which begins as the player, earns more by its interval over seeds "
-            f"in {\', \'.join(gaining) or \'no row\'}: where it does not, PPO finds no way of "
+            f"in {', '.join(gaining) or 'no row'}: where it does not, PPO finds no way of "
             "playing that seat that pays more"
         )
     return f"{'; '.join(said)}." if said else ""
