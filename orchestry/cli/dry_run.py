@@ -99,10 +99,10 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
 def show_steps(config: RunConfig, *, as_json: bool, usd_per_hour: float | None = None) -> None:
     """Prints what a run of backend ppo would play, and how long that takes here, by a measurement
     of about a second; makes all checks that cost nothing."""
-    from orchestry.engine.arena import arena
+    from orchestry.engine.neural import checked
 
     notes = Notes(console(stderr=True))
-    found = arena(config, notes)
+    found = checked(config, notes)
     batch = config.ppo.games * config.ppo.horizon
     batches = -(-config.ppo.steps // batch)
     machine = ppo_forecast(found, batches * batch, usd_per_hour, notes)

@@ -75,10 +75,15 @@ def begin(config: RunConfig, folder: Path, watch: Observer) -> Run:
     check_settings(config)
     with launch_of(config):
         check_launch(config.ppo)
-        found = arena(config, watch.note)
-        if config.ppo.source:  # told before anything is written
-            begin_as(_of_one(found), found, config.ppo.source)
-        return _played(found, folder, watch, accept=False)
+        return _played(checked(config, watch.note), folder, watch, accept=False)
+
+
+def checked(config: RunConfig, note: Callable[[str], None]) -> Arena:
+    """Of a new run, after all checks that cost nothing. Raises as `arena` and `begin_as`."""
+    found = arena(config, note)
+    if config.ppo.source:
+        begin_as(_of_one(found), found, config.ppo.source)
+    return found
 
 
 def go_on(config: RunConfig, folder: Path, watch: Observer, accept: bool) -> Run:

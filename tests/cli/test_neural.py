@@ -150,6 +150,13 @@ def test_options_for_models_are_refused(cli: CommandLine, options: str, named: s
     assert not Path("made").exists()
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_start_that_is_not_there_is_told_at_once(cli: CommandLine, more: tuple[str]) -> None:
+    done = cli(*RUN, "--set", "ppo.from=nowhere", *more)
+    done.failed(2, "nowhere does not exist")
+    assert not Path("made").exists()
+
+
 def test_a_config_of_defaults_is_taken(cli: CommandLine, run: Path) -> None:
     assert cli("run", "--config", run / "config.yaml", "--dry-run").code == 0
 
