@@ -101,7 +101,7 @@ class PpoConfig(Frozen):
     """Lambda of the generalised advantage estimates (arXiv 1506.02438)."""
     clip: _Number = Field(0.2, gt=0)
     """An action's ratio to the policy that drew it is clipped to [1 - clip, 1 + clip]."""
-    value_clip: _Number | None = Field(None, gt=0)
+    value_clip: Annotated[_Number, Field(gt=0)] | None = None
     """How far a value may move per batch, in units of scaled returns; None: any distance."""
     entropy: _Number = Field(0.01, ge=0)
     """Weight of the entropy bonus."""

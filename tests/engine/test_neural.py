@@ -282,7 +282,9 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
         resume(run.folder, {"ppo": {"steps": 3000}})
 
 
-@pytest.mark.parametrize("content", [b"", b"text", pickle.dumps(Path, 2)])
+@pytest.mark.parametrize(
+    "content", [b"", b"text", pickle.dumps(Path, 2), checkpoint.packed({"team": 0})]
+)
 def test_a_file_that_is_no_learners_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "000001.pt"
     file.write_bytes(content)

@@ -17,6 +17,9 @@ from orchestry.core.files import refused, write_atomic
 from orchestry.core.ppo import PpoConfig
 from orchestry.core.seeds import derive
 
+_PARTS = {"steps", "team", "adam", "scale", "random", "games", "roles"}
+"""Of each learner's state."""
+
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
     """Writes a learner's state: a reader sees all of it or nothing."""
@@ -49,6 +52,8 @@ def read(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch's reader raises anything, by the bytes it meets
         why = reason(error) if isinstance(error, OSError) else "it is no learner's, or cut off"
         raise StoreError(f"{path} can't be read ({why}): restore it from a copy") from None
+    if not isinstance(found, dict) or not found.keys() >= _PARTS:
+        raise StoreError(f"{path} can't be read (it is no learner's): restore it from a copy")
     return found
 
 
@@ -172,4 +177,4 @@ def act_alone(
     with torch.no_grad():
         rows = torch.from_numpy(observations.reshape(-1, 1, observations.shape[-1]))
         actions = team.act(team.normalised(rows), generator)[0]
-    return actions.view(*observations.shape[:2], -1).to(torch.int8).numpy()
+    return actions.view(*observations.shape[:2], len(team.choices)).to(torch.int8).numpy()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from orchestry.core.errors import LearnError
+
 LIMIT = 10.0
 """Normalised numbers are cut here (Huang et al., details 6 and 7 for Mujoco; Engstrom et al., arXiv
 2005.12729)."""
@@ -79,6 +81,11 @@ class RewardScale:
             self._return_BN = self._return_BN * (~over_B)[:, None]
         self.moments.add(torch.stack(returns).flatten()[:, None])
         self.moments.settle()
+        if self.moments.deviation.isposinf().any():  # all scaled rewards would be 0
+            raise LearnError(
+                "the deviation of the task's rewards is no finite number: give smaller rewards, or "
+                "set ppo.scale=false"
+            )
         return rewards_TBN / self.moments.deviation
 
     def state(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from orchestry.backends.ppo import kernels, policy
+from orchestry.backends.ppo.checkpoint import Policy
 from orchestry.backends.ppo.learner import Learner, Seats
 from orchestry.backends.ppo.loss import (
     Rows,
@@ -23,6 +24,7 @@ from orchestry.backends.ppo.loss import (
 from orchestry.backends.ppo.net import Layout, backward, forward
 from orchestry.backends.ppo.policy import Team
 from orchestry.backends.ppo.running import Moments, RewardScale
+from orchestry.core.errors import LearnError
 from orchestry.core.ppo import PpoConfig
 from orchestry.task.registry import load_task
 from orchestry.task.vector import Player, VectorTask
@@ -166,6 +168,21 @@ def test_moments_are_those_of_all_rows() -> None:
         found.add(part)
     assert torch.allclose(found.mean.float(), rows.mean(0))
     assert torch.allclose(found.deviation, rows.std(0, correction=0), rtol=1e-4)
+
+
+def test_rewards_too_large_to_scale_are_refused() -> None:
+    scale = RewardScale((1, 1), 0.5, torch.device("cpu"))
+    rewards = torch.tensor([[[1e20]], [[-1e20]]], dtype=torch.float32)
+    with pytest.raises(LearnError, match="give smaller rewards"):
+        scale.scaled(rewards, torch.zeros(2, 1, dtype=torch.bool))
+
+
+def test_no_games_have_no_actions() -> None:
+    team = Team(2, 3, (3, 2), (4,))
+    state = {"team": team.state(), "roles": ["a", "b"]}
+    player = Policy.of(PpoConfig(hidden=(4,)), state, 3, (3, 2), ["a"])
+    nothing = np.zeros((0, 2, 3), np.float32)
+    assert player.act(nothing, np.zeros(0, np.bool_)).shape == (0, 2, 2)
 
 
 def test_the_return_that_scales_rewards_ends_with_its_game() -> None:
