@@ -61,6 +61,8 @@ def lacks_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:
     return bool(flags) and not {"avx512_bf16", "amx_bf16"} & {*flags}
 
 
+AGAIN_S = 10.0
+"""Seconds between two interrupts of a process whose parent has ended."""
 PARENT = "ORCHESTRY_PARENT"
 """Environment variable: the id of the process with which this one is to end."""
 
@@ -99,7 +101,9 @@ def end_with_parent(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGINT)
+        while True:  # a library that is being imported may have swallowed one
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(AGAIN_S)
 
     Thread(target=watch, daemon=True).start()
 

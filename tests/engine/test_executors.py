@@ -160,6 +160,24 @@ def gone(process: int) -> bool:
 
 
 @pytest.mark.slow
+def test_an_interrupt_that_was_swallowed_comes_again() -> None:
+    child = (
+        "import os, time\n"
+        "from orchestry.core import machine\n"
+        "machine.AGAIN_S = 0.2\n"
+        "machine.end_with_parent(0)\n"  # which is not its parent, as of one that has ended
+        "try:\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    pass\n"
+        "time.sleep(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", child], timeout=30, capture_output=True, text=True)
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+    assert done.returncode == -signal.SIGINT
+
+
+@pytest.mark.slow
 def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
     """A follower waits for a launch whose first process is gone before it joined."""
     child = (
