@@ -211,6 +211,7 @@ def test_a_lost_machines_trials_go_on_elsewhere(machines: Machines, tmp_path: Pa
         "task_path": [str(TASKS)],
         "episodes": 6,
         "provider": {"name": "fake", "fake": {"latency_s": 0.5}},
+        "search": {"concurrency": 4},  # so that it lasts: a loss is seen after a second or two
         "behaviors": {"enabled": False},
     }
     sweep = {
