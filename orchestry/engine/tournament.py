@@ -26,7 +26,7 @@ from orchestry.core.seeds import derive
 from orchestry.engine.arena import Arena, arena
 from orchestry.engine.changes import config_digests
 from orchestry.engine.evaluate import as_left, held_out_config, left_of, play_measurement
-from orchestry.engine.games import learned_state, load_player, play_games
+from orchestry.engine.games import play_games
 from orchestry.engine.meeting import apart, together
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import prepare, resume, train
@@ -231,7 +231,7 @@ class Tournament:
         rest = tuple(range(1, len(ground.roles)))
         changes = {
             "agents": {ground.roles[seat]: {"plays": to.name} for seat in rest},
-            "ppo": {"reward": "own", **_start(to)},
+            "ppo": {"reward": "own", **_start(ground, to)},
         }
         place = self.folder / "responses" / to.label
         run = self._learned(validate(merge(self.config.plain(), changes)), place)
@@ -342,12 +342,12 @@ def _returns(run: Run) -> dict[str, list[float]]:
     return {one.problem: [*one.best_node.score.returns] for one in run.episodes if not one.failed}
 
 
-def _start(to: Entry) -> dict[str, Any]:
+def _start(ground: Arena, to: Entry) -> dict[str, Any]:
     """The settings by which a best response begins as the learned player to which it responds."""
-    if not (place := run_named(to.name)):
+    if to.name not in ground.learned:
         return {}
-    settings, _ = learned_state(load_player(place))
-    return {"from": str(place), "hidden": settings.hidden, "normalise": settings.normalise}
+    settings, _ = ground.learned[to.name]
+    return {"from": to.name, "hidden": settings.hidden, "normalise": settings.normalise}
 
 
 def _without(seats: Sequence[int], seat: int) -> tuple[int, ...]:
