@@ -227,10 +227,10 @@ def _learned(run: Path) -> dict[str, Any] | None:
 def _last_update(data: mmap.mmap | bytes) -> dict[str, Any] | None:
     """The last update that a journal holds in a whole line."""
     begin = data.rfind(b'{"kind":"learned"', 0, max(data.rfind(b"\n"), 0))
-    found: dict[str, Any] = json.loads(
-        data[begin : data.find(b"\n", begin)] if begin >= 0 else "{}"
-    )
-    return found or None
+    if begin < 0:
+        return None
+    found: dict[str, Any] = json.loads(data[begin : data.find(b"\n", begin)])
+    return found
 
 
 def gpus(keys: Sequence[str]) -> tuple[list[dict[str, str]], str]:
