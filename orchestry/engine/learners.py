@@ -119,11 +119,13 @@ def begin_as(learner: Learner, found: Arena, source: Path) -> None:
     """
     settings, state = learned_state(load_player(source.expanduser()))
     policy = policy_from(settings, state, learner.games, found.learners, found.config.seed)
+    # Values are in units of the scaled returns.
+    critics = policy.judges_like(learner.team) and settings.scale == learner.settings.scale
     now = learner.state()
-    now["team"] = policy.begun(learner.team)
+    now["team"] = policy.begun(learner.team, critics)
     scale = {name: state["scale"][name] for name in ("count", "mean", "square")}
     for part in (now, *now.get("ranks", ())):
-        if policy.judges_like(learner.team):  # values are in units of the scaled returns
+        if critics:
             part["scale"] |= scale
         for pool in (one for one in part["others"] if "versions" in one):
             pool["versions"] = [now["team"]]  # in place of the weights that were drawn

@@ -231,6 +231,24 @@ def _equal(one: Any, other: Any) -> bool:
     return bool((one == other).all())
 
 
+def test_a_critic_of_values_in_other_units_begins_anew(tmp_path: Path) -> None:
+    import torch
+
+    first, actor = (
+        train(_config(steps=128), tmp_path / "first").folder,
+        42 * 64 + 64 + 65 * 64 + 65 * 14,
+    )
+    run = train(
+        _config(steps=128, keep=9, scale=False, **{"from": str(first)}), tmp_path / "second"
+    )
+    begun = torch.load(run.folder / "checkpoints" / "000001.pt", weights_only=True)["team"][
+        "weights"
+    ]
+    learned = _last(first)["team"]["weights"]
+    assert _equal(begun[:, :actor], learned[:, :actor])
+    assert not _equal(begun[:, actor:], learned[:, actor:])
+
+
 def test_one_agent_begins_as_its_own_policy_with_another_critic(tmp_path: Path) -> None:
     import torch
 

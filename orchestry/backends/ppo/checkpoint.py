@@ -110,10 +110,9 @@ class Policy:
         places = () if shared else tuple(state["roles"].index(role) for role in roles)
         return cls(team, places, seed, likeliest)
 
-    def begun(self, team: Team) -> dict[str, Any]:
-        """The state of `team` if it begins as these policies. Critics come too where they see the
-        same. Raises ConfigError for networks of another kind, and for several policies in place of
-        one."""
+    def begun(self, team: Team, critics: bool) -> dict[str, Any]:
+        """The state of `team` if it begins as these policies; `critics`: with theirs. Raises
+        ConfigError for networks of another kind, and for several policies in place of one."""
         own, actor = self._team, team.actor.size
         if (own.actor, own.normalise) != (team.actor, team.normalise):
             raise ConfigError(
@@ -128,7 +127,7 @@ class Policy:
             )
         weights = team.flat_PW.cpu().clone()
         weights[:, :actor] = rows[:, :actor]
-        if self.judges_like(team):
+        if critics:
             weights[:, actor:] = rows[:, actor:]
         return {"weights": weights, "seen": own.seen.state()}
 
