@@ -234,16 +234,11 @@ def _equal(one: Any, other: Any) -> bool:
 def test_a_critic_of_values_in_other_units_begins_anew(tmp_path: Path) -> None:
     import torch
 
-    first, actor = (
-        train(_config(steps=128), tmp_path / "first").folder,
-        42 * 64 + 64 + 65 * 64 + 65 * 14,
-    )
-    run = train(
-        _config(steps=128, keep=9, scale=False, **{"from": str(first)}), tmp_path / "second"
-    )
-    begun = torch.load(run.folder / "checkpoints" / "000001.pt", weights_only=True)["team"][
-        "weights"
-    ]
+    first, actor = train(_config(steps=128), tmp_path / "first").folder, 42 * 64 + 64 + 65 * 78
+    config = _config(steps=128, keep=9, scale=False)
+    config["ppo"]["from"] = str(first)
+    run = train(config, tmp_path / "second").folder
+    begun = torch.load(run / "checkpoints" / "000001.pt", weights_only=True)["team"]["weights"]
     learned = _last(first)["team"]["weights"]
     assert _equal(begun[:, :actor], learned[:, :actor])
     assert not _equal(begun[:, actor:], learned[:, actor:])
