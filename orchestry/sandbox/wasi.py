@@ -275,11 +275,11 @@ class Instance:
         """Ends it wherever it is; only the first reason counts."""
         if self._end is None:
             self._end = end
+        self._engine.increment_epoch()  # first, or what wakes up below would go on with its program
         self._stopped.set()
         self.inbox.close()
         if self.peer:
             self.peer.close()
-        self._engine.increment_epoch()
 
     def _live(self) -> None:
         try:

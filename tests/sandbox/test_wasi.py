@@ -130,6 +130,21 @@ async def test_the_clock_ends_a_run(sandbox: ForkServers, body: str) -> None:
     await _until_no_more_than(2)
 
 
+async def test_a_sleep_that_the_clock_ends_says_nothing_more(
+    sandbox: ForkServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wasmtime
+
+    ends = wasmtime.Engine.increment_epoch
+
+    def late(engine: wasmtime.Engine) -> None:
+        time.sleep(0.5)  # time enough for the program to go on, were it woken before
+        ends(engine)
+
+    monkeypatch.setattr(wasmtime.Engine, "increment_epoch", late)
+    assert (await one(sandbox, "time.sleep(1e6)", limits=SHORT)).verdict == "timeout"
+
+
 async def test_a_sleep_takes_its_time(sandbox: ForkServers) -> None:
     body = "a = time.monotonic()\ntime.sleep(0.2)\nreturn time.monotonic() - a, time.time()"
     slept, now = (await one(sandbox, body)).value
