@@ -151,6 +151,13 @@ class RoomyLayer(_Layer):  # type: ignore[misc]
         self.values = self.values[:, :, start:end].index_select(0, index_R)
         self._rooms = self._place_1 = None
 
+    def rearrange(self, columns_RT: torch.Tensor) -> None:
+        """Keeps these tokens of each row, in this order; they can grow again."""
+        _, heads, _, size = self.keys.shape
+        index = columns_RT[:, None, :, None].expand(-1, heads, -1, size)
+        self.keys, self.values = self.keys.gather(2, index), self.values.gather(2, index)
+        self._rooms = None
+
 
 def roomy_cache() -> Cache:
     """An empty cache of RoomyLayers, one for each layer that asks for it."""
@@ -170,6 +177,15 @@ def joined(parts: Sequence[Cache], width: int) -> Cache:
         for one in rest:
             one.keys = one.values = None
     return whole
+
+
+def copied(cache: Cache, index_R: torch.Tensor, width: int) -> Cache:
+    """A cache of its own with these rows, as often as named, and their last `width` tokens."""
+    made = roomy_cache()
+    for number, layer in enumerate(cast(Any, cache).layers):
+        states = (whole[:, :, -width:][index_R] for whole in (layer.keys, layer.values))
+        made.update(*states, number)
+    return made
 
 
 def _padded(states: Sequence[torch.Tensor], width: int) -> torch.Tensor:

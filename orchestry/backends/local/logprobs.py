@@ -1,8 +1,9 @@
 """Log-probabilities of answers, with gradients, for the policy gradient.
 
 A row holds one prompt followed by all its answers; each answer attends only to the prompt and
-itself. So training too computes the prompt once for G answers. Logits are computed only for hidden
-states that predict an answer's token, in chunks that are never kept.
+itself. So training too computes the prompt once for G answers. What several rows begin with can be
+computed before them (Beginning). Logits are computed only for hidden states that predict an
+answer's token, in chunks that are never kept.
 """
 
 from __future__ import annotations
@@ -22,21 +23,30 @@ from orchestry.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from orchestry.backends.local.adapters import Adapters
+    from orchestry.backends.local.beginnings import Beginning
     from orchestry.backends.local.model import Base
 
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Config keys of models that change the logits after the last linear layer."""
+_COPIED = 0.25
+"""Memory that a pass keeps for a token's keys and values alone, as a share of what it keeps for a
+token that it computes; at most this in all models looked at."""
 _Function: Any = torch.autograd.Function  # its methods have no types
 
 
 def completion_logprobs(
-    base: Base, adapters: Adapters, groups: Sequence[Packed], temperature: float
+    base: Base,
+    adapters: Adapters,
+    groups: Sequence[Packed],
+    temperature: float,
+    beginning: Beginning | None = None,
 ) -> list[torch.Tensor]:
     """One tensor (T,) per answer, group by group: nats of its T tokens, including its end token.
 
     They are of softmax(logits / temperature): the drawing policy, if the sampler had the same
     temperature and no top-p. All groups go through the model as one batch, padded to the longest:
-    `micro_batches` bounds it. Gradients reach the adapters only.
+    `micro_batches` bounds it. Gradients reach the adapters only; those of a `beginning`, with which
+    all prompts begin, when `Beginning.learned` ends.
 
     Raises ConfigError for a temperature of 0 (no gradient), and for models without full attention
     or with changes to the logits after the last layer; ValueError for an empty prompt or answer.
@@ -53,13 +63,17 @@ def completion_logprobs(
     model: Any = base.model
     check_attention(model, max(group.tokens for group in groups))
     head = _head(model)
-    rows = _Rows.of(groups, model.device)
-    with adapters.rows([group.agent_index for group in groups]), _without_gates():
+    before = len(beginning.ids) if beginning else 0
+    rows = _Rows.of(
+        [replace(group, prompt_ids=group.prompt_ids[before:]) for group in groups], model.device
+    )
+    with adapters.rows([group.agent_index for group in groups]), without_gates():
         hidden_BLH = model.get_decoder()(
             input_ids=rows.ids_BL,
-            attention_mask=rows.mask(model.dtype),
-            position_ids=rows.positions_BL,
-            use_cache=False,
+            attention_mask=rows.mask(model.dtype, before),
+            position_ids=rows.positions_BL + before,
+            cache=beginning.cache(len(groups)) if beginning and before else None,
+            use_cache=before > 0,
         ).last_hidden_state
     hidden_PH = hidden_BLH.flatten(0, 1)[rows.sources_P]
     logprobs_P = token_logprobs(hidden_PH, head.weight, head.bias, rows.targets_P, temperature)
@@ -67,7 +81,7 @@ def completion_logprobs(
     return list(torch.split(logprobs_P, lengths))
 
 
-def _without_gates() -> AbstractContextManager[None]:
+def without_gates() -> AbstractContextManager[None]:
     """What is computed in this context keeps no silu(x) for the gradient, but computes it again
     from x, which is kept anyway by a gated feed-forward layer (Llama, Qwen, Mistral)."""
 
@@ -86,23 +100,27 @@ def _without_gates() -> AbstractContextManager[None]:
 
 
 def micro_batches(
-    groups: Sequence[Packed], max_tokens: int, joined: int | None = None
+    groups: Sequence[Packed], max_tokens: int, joined: int | None = None, before: int = 0
 ) -> Iterator[list[Packed]]:
     """The groups in batches of at most `max_tokens`, padding included: rows x longest row; of
     several groups only up to `joined` tokens, if that is less.
 
     A group that is too long is split, and its prompt is computed again for the other answers. A
-    prompt and answer longer than `max_tokens` get their own batch. Answers keep their order.
+    prompt and answer longer than `max_tokens` get their own batch. Answers keep their order. Of
+    each prompt, `before` tokens are in a Beginning: they count once, and for the copies of their
+    keys and values _COPIED of them count in each row.
     """
     batch: list[Packed] = []
     longest = 0
-    together = min(max_tokens, joined or max_tokens)
+    together = min(max_tokens, joined or max_tokens) - before
+    own = before - int(_COPIED * before)
     for group in groups:
         for part in _parts(group, max_tokens):
-            longest = max(longest, part.tokens)
+            tokens = part.tokens - own
+            longest = max(longest, tokens)
             if batch and longest * (len(batch) + 1) > together:
                 yield batch
-                batch, longest = [], part.tokens
+                batch, longest = [], tokens
             batch.append(part)
     if batch:
         yield batch
@@ -158,8 +176,9 @@ class _Rows:
         tensors = (torch.tensor(x, device=device) for x in (ids, positions, parts))
         return cls(*tensors, *(torch.tensor(x, device=device) for x in (sources, targets)))
 
-    def mask(self, dtype: torch.dtype) -> torch.Tensor:
-        """(B, 1, L, L), additive: each token sees the prompt and its own answer, up to itself.
+    def mask(self, dtype: torch.dtype, before: int = 0) -> torch.Tensor:
+        """(B, 1, L, before + L), additive: each token sees the beginning, the prompt and its own
+        answer, up to itself.
 
         Padding sees padding, so that no row of scores is empty; nothing else sees padding.
         """
@@ -167,6 +186,7 @@ class _Rows:
         queries, keys = self.parts_BL[:, :, None], self.parts_BL[:, None, :]
         causal = torch.ones(width, width, dtype=torch.bool, device=self.ids_BL.device).tril()
         seen = causal & ((keys == 0) & (queries >= 0) | (keys == queries))
+        seen = torch.nn.functional.pad(seen, (before, 0), value=True)
         return aligned(additive(seen, dtype))[:, None]
 
 

@@ -1,16 +1,19 @@
-"""Out of memory: recognises the errors, and frees reserved memory."""
+"""Out of memory: recognises the errors, frees reserved memory, and needs less of it."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 
 from orchestry.core.errors import ConfigError, LearnError, reason
+
+if TYPE_CHECKING:
+    from orchestry.backends.local.model import Base
 
 ResultT = TypeVar("ResultT")
 
@@ -83,6 +86,20 @@ def fitting(what: str) -> Iterator[None]:
             f"{what} do not fit into memory ({reason(error)}): free some, or choose a smaller "
             "base, learn.dtype=bfloat16 or learn.quantize=nf4"
         ) from None
+
+
+def checkpoint_layers(base: Base) -> None:
+    """From now on keeps little of each layer, and computes it again in the backward pass.
+
+    Raises ConfigError for a model that can't.
+    """
+    model: Any = base.model  # whose methods transformers leaves untyped
+    if not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"learn.gradient_checkpointing: {base.name} has no layers that can be computed again: "
+            "set it false, or choose another base"
+        )
+    model.activation_checkpointing_enable()
 
 
 def release() -> None:

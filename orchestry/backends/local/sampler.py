@@ -1,26 +1,29 @@
 """Draws answers from the base with its adapters: many prompts, agents and samples in one batch.
 
-It replaces transformers' generate: each distinct prompt is computed once for all its samples; rows
-with different adapters, temperatures and lengths share a batch and leave it when they end; every
-sample has its own seed.
+It replaces transformers' generate: each distinct prompt is computed once for all its samples, and
+what an agent's prompts begin with once for all of them; rows with different adapters, temperatures
+and lengths share a batch and leave it when they end; every sample has its own seed.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from orchestry.backends.local.beginnings import shared_tokens
 from orchestry.backends.local.decode import (
     Ending,
     Endings,
     additive,
     aligned,
     check_attention,
+    copied,
     joined,
     next_logits,
     pick,
@@ -32,6 +35,8 @@ from orchestry.backends.local.steps import Fixed, Growing, Recorder, Rows
 from orchestry.core.errors import LearnError, reason
 
 if TYPE_CHECKING:
+    from transformers.cache_utils import Cache
+
     from orchestry.backends.local.adapters import Adapters
     from orchestry.backends.local.model import Base
 
@@ -42,6 +47,8 @@ RECORDED_WASTE = 2
 """The same where steps are recorded, and a new recording costs as much as many steps."""
 
 
+_Key = tuple[int, tuple[int, ...]]
+"""A prompt: its agent and its tokens."""
 Beat = Callable[[int], None]
 """Called between two computations with the number of new tokens; an exception ends the work."""
 
@@ -218,27 +225,70 @@ class _Prefix:
         """Computes the prompts in passes of at most `most` tokens (padding included), or of one
         prompt."""
         keys = [(row.prompt.agent_index, row.prompt.prompt_ids) for row in rows]
-        distinct = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        prompts, width = list(distinct), max(len(ids) for _, ids in distinct)
-        caches, logits = list[Any](), list[torch.Tensor]()
-        for part in _passes(prompts, most):
-            caches.append(roomy_cache())
-            with adapters.rows([agent for agent, _ in part]):
-                logits.append(_prefill([ids for _, ids in part], model, caches[-1]))
+        begun = _begun(dict.fromkeys(keys))
+        prompts = sorted(dict.fromkeys(keys), key=lambda key: key[0] in begun)
+        place = {key: number for number, key in enumerate(prompts)}
+        whole = [key for key in prompts if key[0] not in begun]
+        parts = [*_filled(whole, model, adapters, most)]
+        if begun:
+            parts += _continued(prompts[len(whole) :], begun, model, adapters, most)
+        caches, logits = zip(*parts, strict=True)
+        width = max(len(ids) for _, ids in prompts)
         return cls(
             torch.tensor([len(ids) for _, ids in prompts], device=model.device),
-            torch.tensor([distinct[key] for key in keys], device=model.device),
+            torch.tensor([place[key] for key in keys], device=model.device),
             torch.cat(logits),
             width,
             joined(caches, width) if len(caches) > 1 else caches[0],
         )
 
 
-def _passes(
-    prompts: list[tuple[int, tuple[int, ...]]], most: int
-) -> Iterator[list[tuple[int, tuple[int, ...]]]]:
+def _begun(keys: Iterable[_Key]) -> dict[int, tuple[int, ...]]:
+    """By agent: what all its prompts begin with, where it pays to compute it once."""
+    prompts = defaultdict[int, list[tuple[int, ...]]](list)
+    for agent, ids in keys:
+        prompts[agent].append(ids)
+    shared = {agent: mine[0][: shared_tokens(mine)] for agent, mine in prompts.items()}
+    return {agent: ids for agent, ids in shared.items() if ids}
+
+
+def _filled(
+    prompts: list[_Key], model: Any, adapters: Adapters, most: int
+) -> Iterator[tuple[Cache, torch.Tensor]]:
+    """Passes over whole prompts: keys and values, and the logits (B, V) after each prompt."""
+    for part in _passes(prompts, most):
+        cache = roomy_cache()
+        with adapters.rows([agent for agent, _ in part]):
+            yield cache, _prefill([ids for _, ids in part], model, cache)
+
+
+def _continued(
+    prompts: list[_Key],
+    begun: Mapping[int, tuple[int, ...]],
+    model: Any,
+    adapters: Adapters,
+    most: int,
+) -> Iterator[tuple[Cache, torch.Tensor]]:
+    """The same behind beginnings, which are computed first."""
+    starts = list(begun.items())
+    caches = [cache for cache, _ in _filled(starts, model, adapters, most)]
+    width = max(len(ids) for _, ids in starts)
+    first = joined(caches, width) if len(caches) > 1 else caches[0]
+    row = {agent: number for number, agent in enumerate(begun)}
+    tails = [(agent, ids[len(begun[agent]) :]) for agent, ids in prompts]
+    widest = width + max(len(ids) for _, ids in tails)
+    for part in _passes(tails, min(most, most * most // (2 * widest))):  # the mask's numbers
+        before = [len(begun[agent]) for agent, _ in part]
+        rows_B = torch.tensor([row[agent] for agent, _ in part], device=model.device)
+        cache = copied(first, rows_B, max(before))
+        with adapters.rows([agent for agent, _ in part]):
+            logits = _prefill([ids for _, ids in part], model, cache, before)
+        yield cache, logits
+
+
+def _passes(prompts: list[_Key], most: int) -> Iterator[list[_Key]]:
     """Neighbours that, padded to the longest of them, hold at most `most` tokens together."""
-    part, width = list[tuple[int, tuple[int, ...]]](), 0
+    part, width = list[_Key](), 0
     for prompt in prompts:
         wider = max(width, len(prompt[1]))
         if part and (len(part) + 1) * wider > most:
@@ -246,28 +296,43 @@ def _passes(
             part, wider = [], len(prompt[1])
         part.append(prompt)
         width = wider
-    yield part
+    if part:
+        yield part
 
 
-def _prefill(prompts: list[tuple[int, ...]], model: Any, cache: Any) -> torch.Tensor:
-    """Fills an empty cache in one pass; the logits (B, V) after each prompt."""
+def _prefill(
+    prompts: list[tuple[int, ...]], model: Any, cache: Any, before: Sequence[int] = ()
+) -> torch.Tensor:
+    """Fills a cache in one pass; the logits (B, V) after each prompt. It is empty, or has the
+    beginning of each prompt, `before` tokens, left-padded; then it holds both, left-padded."""
     width, device = max(map(len, prompts)), model.device
     padded = [[ids[0]] * (width - len(ids)) + list(ids) for ids in prompts]
     pad_B = torch.tensor([width - len(ids) for ids in prompts], device=device)
+    before_B = torch.tensor(before or [0] * len(prompts), device=device)
     column_P = torch.arange(width, device=device)
     real_BP = column_P >= pad_B[:, None]
-    mask = None if bool(real_BP.all()) else _causal(real_BP, model.dtype)
-    positions_BP = (column_P - pad_B[:, None]).clamp(min=0)
-    return next_logits(model, cache, torch.tensor(padded, device=device), positions_BP, mask)
+    begun_BQ = torch.arange(-max(before, default=0), 0, device=device) >= -before_B[:, None]
+    plain = bool(real_BP.all()) and not before
+    mask = None if plain else _causal(real_BP, begun_BQ, model.dtype)
+    positions_BP = (column_P - pad_B[:, None]).clamp(min=0) + before_B[:, None]
+    logits = next_logits(model, cache, torch.tensor(padded, device=device), positions_BP, mask)
+    if before:
+        # A stable sort: padding first, then the tokens as they came.
+        order = torch.cat((begun_BQ, real_BP), 1).to(torch.uint8).argsort(stable=True)
+        longest = int((before_B + width - pad_B).max())
+        for layer in cache.layers:
+            layer.rearrange(order[:, -longest:])
+    return logits
 
 
-def _causal(real_BP: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """(B, 1, P, P): each token sees those before it; padding sees padding, so that no row of scores
-    is empty, and nothing sees it."""
+def _causal(real_BP: torch.Tensor, begun_BQ: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """(B, 1, P, Q + P): each token sees the row's beginning and what came before it; padding sees
+    padding, so that no row of scores is empty, and nothing sees it."""
     width = real_BP.shape[1]
     causal_PP = torch.ones(width, width, dtype=torch.bool, device=real_BP.device).tril()
     seen = causal_PP & (real_BP[:, None, :] | ~real_BP[:, :, None])
-    return aligned(additive(seen, dtype))[:, None]
+    begun = begun_BQ[:, None, :].expand(-1, width, -1)
+    return aligned(additive(torch.cat((begun, seen), 2), dtype))[:, None]
 
 
 class _Batch:

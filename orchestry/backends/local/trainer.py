@@ -28,14 +28,15 @@ from orchestry.backends.local.batch import (
     as_comlrl,
     packed,
 )
+from orchestry.backends.local.beginnings import Beginning
 from orchestry.backends.local.critic import Critic
 from orchestry.backends.local.diagnostics import Learnt, Tally, tally_of
 from orchestry.backends.local.full import check_memory, worn
 from orchestry.backends.local.importance import Weighing
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.magrpo import policy_loss
-from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
-from orchestry.backends.local.model import Base, load_base
+from orchestry.backends.local.memory import MicroBatches, checkpoint_layers, fitting, out_of_memory
+from orchestry.backends.local.model import load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
 from orchestry.backends.local.sizes import JOINED_ON_A_CPU, ON_A_CPU, ON_A_GPU, crewed
@@ -379,7 +380,7 @@ class Crew:
         with fitting(f"the adapters on {model}"):
             self.adapters = worn(self.base, self.roles, settings, seed)
         if settings.gradient_checkpointing:
-            _checkpoint_layers(self.base)
+            checkpoint_layers(self.base)
         self.sampler: Sampler | VllmSampler = (
             VllmSampler(
                 self.base,
@@ -497,27 +498,29 @@ class Crew:
             if self._settings.comlrl_compat:
                 pad_id: Any = self.base.tokenizer.pad_token_id
                 groups, advantages = as_comlrl(groups, advantages, pad_id)
-            left = iter(advantages)
-            for micro in micro_batches(groups, micro_tokens, self._joined):
-                logprobs = self._logprobs(micro, role)
-                before = [next(olds) for _ in logprobs] if olds else None
-                reference = self._reference(micro, role) if self._settings.kl else None
-                ratios = self._weighing.ratios(before or logprobs, drawn)
-                loss = policy_loss(
-                    logprobs,
-                    [next(left) for _ in logprobs],
-                    reduce=self._settings.reduce,
-                    actions=batch.actions[role],
-                    clip=self._settings.clip if olds else None,
-                    old_logprobs=before,
-                    kl=self._settings.kl,
-                    reference_logprobs=reference,
-                    weights=self._weighing.weights(ratios),
-                )
-                found = tuple(each.detach() for each in logprobs)
-                tally = tally_of(role, found, before, reference, self._settings.clip)
-                self._weighing.note(tally, role, ratios)
-                yield _Part(loss, found, tally)
+            left, begun = iter(advantages), self._begun(groups, index)
+            bare = self._begun(groups, BARE) if self._settings.kl else None
+            with begun.learned():
+                for micro in micro_batches(groups, micro_tokens, self._joined, len(begun.ids)):
+                    logprobs = self._logprobs(micro, role, begun)
+                    before = [next(olds) for _ in logprobs] if olds else None
+                    reference = self._reference(micro, role, bare) if bare else None
+                    ratios = self._weighing.ratios(before or logprobs, drawn)
+                    loss = policy_loss(
+                        logprobs,
+                        [next(left) for _ in logprobs],
+                        reduce=self._settings.reduce,
+                        actions=batch.actions[role],
+                        clip=self._settings.clip if olds else None,
+                        old_logprobs=before,
+                        kl=self._settings.kl,
+                        reference_logprobs=reference,
+                        weights=self._weighing.weights(ratios),
+                    )
+                    found = tuple(each.detach() for each in logprobs)
+                    tally = tally_of(role, found, before, reference, self._settings.clip)
+                    self._weighing.note(tally, role, ratios)
+                    yield _Part(loss, found, tally)
 
     def totals(self, samples: Sequence[Sample], micro_tokens: int) -> Iterator[tuple[int, float]]:
         """The log-probability of each answer of this crew's agents, after its place among them."""
@@ -530,29 +533,27 @@ class Crew:
             ]
             groups, placed = packed(index, mine)
             left = (int(sample.advantage) for sample in placed)
-            for micro in micro_batches(groups, micro_tokens, self._joined):
-                for logprobs_T in self._logprobs(micro, role):
+            begun = self._begun(groups, index)
+            for micro in micro_batches(groups, micro_tokens, self._joined, len(begun.ids)):
+                for logprobs_T in self._logprobs(micro, role, begun):
                     yield next(left), logprobs_T.double().sum().item()
 
-    def _logprobs(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
+    def _begun(self, groups: Sequence[Packed], agent_index: int) -> Beginning:
+        """What all these prompts begin with, by this adapter; of no tokens where each prompt is
+        computed whole."""
+        whole = self._settings.gradient_checkpointing or self._settings.comlrl_compat
+        prompts = [] if whole else [group.prompt_ids for group in groups]
+        return Beginning.of(prompts, self.base, self.adapters, agent_index)
+
+    def _logprobs(self, micro: Sequence[Packed], role: str, begun: Beginning) -> list[torch.Tensor]:
         compat = self._settings.comlrl_compat
         temperature = COMLRL_TEMPERATURE if compat else self._temperatures[role]
-        return completion_logprobs(self.base, self.adapters, micro, temperature)
+        return completion_logprobs(self.base, self.adapters, micro, temperature, begun)
 
     @torch.no_grad()
-    def _reference(self, micro: Sequence[Packed], role: str) -> list[torch.Tensor]:
+    def _reference(self, micro: Sequence[Packed], role: str, bare: Beginning) -> list[torch.Tensor]:
         """The log-probabilities of the base without adapter, where the team started."""
-        return self._logprobs([replace(group, agent_index=BARE) for group in micro], role)
-
-
-def _checkpoint_layers(base: Base) -> None:
-    model: Any = base.model  # whose methods transformers leaves untyped
-    if not model.supports_gradient_checkpointing:
-        raise ConfigError(
-            f"learn.gradient_checkpointing: {base.name} has no layers that can be computed again: "
-            "set it false, or choose another base"
-        )
-    model.activation_checkpointing_enable()
+        return self._logprobs([replace(group, agent_index=BARE) for group in micro], role, bare)
 
 
 @contextmanager

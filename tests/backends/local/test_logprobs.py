@@ -100,7 +100,7 @@ def test_a_pass_that_is_not_run_backward_leaves_nothing(two: tuple[Base, Adapter
 
 def test_a_gate_is_computed_again_and_not_kept() -> None:
     x, up = (torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    with logprobs._without_gates():
+    with logprobs.without_gates():
         gate = torch.nn.functional.silu(x)
         product: Any = gate * up
     found = product.grad_fn._saved_self

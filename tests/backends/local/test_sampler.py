@@ -13,6 +13,7 @@ import torch
 
 from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.batch import Packed
+from orchestry.backends.local.beginnings import LEAST
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler, _causal
@@ -189,7 +190,8 @@ def _passes(two: tuple[Base, Adapters], asked: list[Prompt], **how: Any) -> list
         .model.get_input_embeddings()
         .register_forward_hook(lambda module, inputs, output: seen.append(tuple(inputs[0].shape)))
     )
-    Sampler(*two, **how).draw([replace(prompt, max_tokens=1) for prompt in asked], 1)
+    firsts = [replace(prompt, max_tokens=1, seeds=(1,)) for prompt in asked]
+    Sampler(*two, **how).draw(firsts, 1)
     handle.remove()
     return seen
 
@@ -222,6 +224,39 @@ def test_answers_are_the_same_in_one_pass_and_in_many(
         for answer, other in zip(answers, others, strict=True):
             assert_same(answer, other)
     assert Sampler(*two, prefill_tokens=most).draw(asked, 2) == many  # to the last bit
+
+
+def behind(agent: int, rules: int, own: int, seeds: tuple[int, ...]) -> Prompt:
+    """A prompt with so many tokens that others have too, and so many of its own."""
+    ids = some_ids(rules, seed=9 + agent) + some_ids(own, seed=own)
+    return Prompt(agent, ids, 12, 0.8, 1.0, (), seeds)
+
+
+SHARED = [
+    *(behind(0, LEAST + 5, own, (own, 1)) for own in (3, 40, 1, 9)),
+    *(behind(1, LEAST + 50, own, (own, 1)) for own in (7, 2)),
+    behind(-1, 20, 4, (5, 6)),
+    behind(-1, 30, 8, (5, 6)),
+]
+"""Two agents whose prompts begin alike, by lengths that differ, and two prompts that don't."""
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("most", [1, 60, 4096])
+def test_a_beginning_that_is_computed_once_changes_no_answer(kind: Kind, most: int) -> None:
+    two = team(kind, torch.float64)
+    together = Sampler(*two, prefill_tokens=most).draw(SHARED, 2)
+    for [*answers], prompt in zip(together, SHARED, strict=True):
+        [[*alone]] = Sampler(*two).draw([prompt], 2)
+        for answer, other in zip(answers, alone, strict=True):
+            assert_same(answer, other)
+
+
+def test_a_beginning_is_computed_once(two: tuple[Base, Adapters]) -> None:
+    assert _passes(two, SHARED[:6]) == [(2, LEAST + 50), (6, 40)]
+    assert _passes(two, SHARED[4:]) == [(2, 38), (1, LEAST + 50), (2, 7)]
+    assert _passes(two, SHARED[:1]) == [(1, LEAST + 8)]
 
 
 def test_dropout_is_off_while_drawing_and_on_again_after() -> None:
@@ -264,7 +299,7 @@ def test_models_that_attend_otherwise_are_refused() -> None:
 
 def test_padding_sees_padding_so_that_no_row_of_scores_is_empty() -> None:
     lengths = torch.tensor([[False] * 3 + [True] * 2, [True] * 5])
-    mask = _causal(lengths, torch.float32)
+    mask = _causal(lengths, torch.zeros(2, 0, dtype=torch.bool), torch.float32)
     assert mask.shape == (2, 1, 5, 5)
     assert bool((mask == 0).any(-1).all())
     assert mask[0, 0, 4].tolist()[3:] == [0, 0]
