@@ -45,6 +45,7 @@ SECTIONS = {
     "gpu": "A team of two on a GPU",
     "gpu_exact": "What a GPU computes beside float32",
     "prefill": "Prompts of unequal lengths: memory of a draw",
+    "beginnings": "Prompts that begin alike",
     "memory": "Memory of a local run: estimate beside measured",
     "variants": "Variants of the local learner on games",
     "variants_task": "Variants of the local learner on a code task",

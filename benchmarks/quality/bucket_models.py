@@ -4,9 +4,11 @@
 
 The embedded model plays by text, one trajectory per held-out game: as it is, with three examples of
 a scripted player's answers in each prompt, with behaviours that it wrote itself from train games,
-and with adapters that backend local trained (MAGRPO) on short train games. Scripted teams and PPO
-stand beside it from the table of `bucket_ppo`: they played that benchmark's games, by arrays. A
-finished part is a line of benchmarks/kept/bucket_models.jsonl and is not played again.
+and with adapters that backend local trained (MAGRPO) on short train games. Last, without examples,
+taught by a policy of backend ppo (`orchestry distil --teacher`), and after that trained by MAGRPO.
+Scripted teams and PPO stand beside it from the table of `bucket_ppo`: they played that benchmark's
+games, by arrays. A finished part is a line of benchmarks/kept/bucket_models.jsonl and is not played
+again.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from benchmarks.peers.bucket_speed import module
 from benchmarks.quality import bucket_ppo
 from benchmarks.stats import columns, ended
 from orchestry.core.config import validate
+from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import as_left, held_out_config, play_measurement
 from orchestry.engine.run import prepare
 from orchestry.engine.session import Silent
 from orchestry.report.stats import interval
-from orchestry.store.run import Run
+from orchestry.store.checkpoints import CHECKPOINT
+from orchestry.store.run import Run, load_run
 from orchestry.task.registry import load_task
 
 FILE = KEPT / "bucket_models.jsonl"
@@ -38,6 +42,8 @@ WAYS = {
     "behaviors": "with examples and behaviours",
     "weights": "with examples, by backend local",
     "magrpo": "with examples and trained adapters",
+    "taught": "taught by PPO",
+    "practised": "taught by PPO, then trained",
 }
 MODEL = "embedded"
 TEACHER = "guard"
@@ -53,6 +59,21 @@ MAGRPO: Mapping[str, Any] = {
 }
 SHORT: Mapping[str, Any] = {"rules": {"min_nights": 3}, "max_nights": 4}
 """Games to learn in: a game of many nights takes minutes."""
+LESSONS = 32
+"""Games that PPO plays to teach."""
+ONE_FOR_ALL = {"shared": True, "rank": 16, "threads": 1, "dtype": "float32"}
+PRACTICE = 16
+PRACTISED: Mapping[str, Any] = {
+    **ONE_FOR_ALL,
+    "group_size": 4,
+    "every": 4,
+    "learning_rate": 2e-4,
+}
+BURNING: Mapping[str, Any] = {
+    "rules": {"min_nights": 3, "prob_house_catches_fire": 0.2},
+    "max_nights": 4,
+}
+"""Short games in which what agents do tells: without more fires, most have none."""
 MEANT = {
     "plain": "",
     "examples": f"`with examples`: {EXAMPLES} turns of `{TEACHER}`, from train games, in each "
@@ -64,6 +85,11 @@ MEANT = {
     "magrpo": f"`trained adapters`: by MAGRPO in {TRAIN} train games of at most "
     f"{SHORT['max_nights']} nights, in groups of {MAGRPO['group_size']}; then they play games of "
     "full length. ",
+    "taught": f"`taught by PPO`: no examples in prompts; one adapter for all four learned what a "
+    f"policy of backend ppo does in {LESSONS} train games (`orchestry distil --teacher`). ",
+    "practised": f"`then trained`: from there by MAGRPO in {PRACTICE} train games of at most "
+    f"{BURNING['max_nights']} nights in which a house catches fire with a chance of "
+    f"{BURNING['rules']['prob_house_catches_fire']:.0%} per night; then games by the usual rules. ",
 }
 """Said of each way that was played."""
 PPO_STEPS = 10_000_000
@@ -105,6 +131,32 @@ def _chosen(turns: Mapping[str, str]) -> list[dict[str, str]]:
     return found
 
 
+def taught(scenario: str, folder: Path) -> Run:
+    """A team that learned a PPO policy's play, and nothing else."""
+    place = folder / f"{scenario}-taught"
+    if not place.exists():
+        teacher = to_its_end(bucket_ppo.config(scenario, 0, PPO_STEPS), folder / f"{scenario}-ppo")
+        given = {"provider": {"model": MODEL}, "learn": ONE_FOR_ALL, "sampling": {"max_tokens": 24}}
+        distil(into=place, config=given, note=print, teacher=str(teacher.folder), games=LESSONS)
+    return load_run(place)
+
+
+def practised(scenario: str, folder: Path) -> Run:
+    """That team, after training in games that burn."""
+    begun = taught(scenario, folder).folder / CHECKPOINT
+    learning = {
+        "task": "bucket_brigade",
+        "options": {"scenario": scenario, **BURNING},
+        "backend": "local",
+        "provider": {"model": MODEL},
+        "sampling": {"max_tokens": 24},
+        "episodes": PRACTICE,
+        "judge": {"enabled": False},
+        "learn": {**PRACTISED, "from": str(begun)},
+    }
+    return to_its_end(learning, folder / f"{scenario}-practised")
+
+
 def config(scenario: str, way: str) -> dict[str, Any]:
     """Of a run on train games; one that learns nothing plays a single game."""
     common = {
@@ -138,8 +190,10 @@ def measured(run: Run, scenario: str) -> Run:
 
 def play(scenario: str, way: str, folder: Path) -> Mapping[str, Any]:
     """Learns, or goes on; then measures, and keeps the result."""
-    place = folder / f"{scenario}-{way}"
-    run = to_its_end(config(scenario, way), place)
+    if way in _TAUGHT:
+        run = _TAUGHT[way](scenario, folder)
+    else:
+        run = to_its_end(config(scenario, way), folder / f"{scenario}-{way}")
     episodes = ended(measured(run, scenario)).episodes
     ends = [episode.best_node.score.returns for episode in episodes]
     turns = [turn for episode in episodes for node in episode.nodes for turn in node.turns]
@@ -154,6 +208,9 @@ def play(scenario: str, way: str, folder: Path) -> Mapping[str, Any]:
         "behaviors": run.summary.accepted,
     }
     return keep_line(FILE, line)
+
+
+_TAUGHT = {"taught": taught, "practised": practised}
 
 
 def known() -> dict[tuple[str, str], Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""`orchestry distil`: winners of runs, and gold answers, become a local team's weights."""
+"""`orchestry distil`: what others answered becomes a local team's weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
+    LESSONS,
     MODEL,
     OUTPUT,
     RUN,
@@ -43,6 +44,18 @@ app = App()
 class DistilFlags(LessonFlags, total=False):
     """Flags of what is learned, and how; None means not given."""
 
+    teacher: Annotated[
+        str | None,
+        option(
+            LESSONS,
+            "Who plays games to learn from: a scripted player of the task, or the folder of a run "
+            "of backend ppo.",
+            metavar="NAME|RUN",
+        ),
+    ]
+    games: Annotated[
+        int | None, option(LESSONS, "Games that the teacher plays.  [16]", metavar="N")
+    ]
     epochs: Annotated[
         int | None, option(LEARNING, "Passes over the examples, at most.  [4]", metavar="N")
     ]
@@ -107,7 +120,7 @@ def _command(
     as_json: Json = False,
     **flags: Unpack[DistilFlags],
 ) -> None:
-    """Fine-tune a local team on the best answers of runs, or on gold answers.
+    """Fine-tune a local team on the best answers of runs, on gold answers, or on a teacher's play.
 
     Each agent's LoRA adapter learns the agent's own answers in the winning trajectories. The folder
     that is written holds a checkpoint, for `run --backend local --set learn.from=...`; `evaluate`,

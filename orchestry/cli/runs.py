@@ -224,7 +224,8 @@ class Run(store.Run):
         `into`: a new folder; None: `runs/TASK--distil--TIME--ID`. `config`: settings of the team,
         nested like a run's, such as `{"learn": {"rank": 8}}`. `how`: which answers and how they are
         learned, the command's flags: `method`, `gold`, `by`, `top`, `min_reward`, `epochs` and so
-        on. `load_run(found.run)` is the team as a run; `found.held_out` has each agent's loss in
+        on. A run of backend ppo is the `teacher`: its policy plays, and the team learns what it
+        does. `load_run(found.run)` is the team as a run; `found.held_out` has each agent's loss in
         nats per token before and after. Raises ConfigError for runs that can't be learned from,
         before anything is learned.
         """
@@ -232,7 +233,10 @@ class Run(store.Run):
         from orchestry.engine.session import Silent
 
         note = (observer or Silent()).note
-        return distil([self, *others], into, config=config, note=note, trust=trust, **how)
+        runs = [*others] if self.neural else [self, *others]
+        if self.neural:
+            how = {"teacher": str(self.folder), **how}
+        return distil(runs, into, config=config, note=note, trust=trust, **how)
 
     @watched
     def export(

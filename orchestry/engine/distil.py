@@ -1,4 +1,4 @@
-"""Distillation: the winners of runs, and gold answers, become the weights of a local team.
+"""Distillation: what others answered becomes the weights of a local team.
 
 What is written is a run directory without episodes, with one update: `evaluate`, `ask` and `export`
 take it, and its checkpoint is a start for `learn.from`.
@@ -26,6 +26,7 @@ from orchestry.engine.gold import GOLD
 from orchestry.engine.plan import Plan
 from orchestry.engine.preferences import Preference
 from orchestry.engine.run import new_run_folder, prepare
+from orchestry.engine.teachers import TAUGHT
 from orchestry.engine.trust import Trust, remember
 from orchestry.engine.winners import Lesson
 from orchestry.models.hermes import in_text
@@ -68,8 +69,8 @@ def distil(
     **how: Unpack[How],
 ) -> Distilled:
     """Fine-tunes each agent's LoRA adapter on its own answers in the runs' winning trajectories,
-    or on gold answers (`gold=True`; runs may then be left out), or on preferences between answers
-    (`method="dpo"`).
+    on gold answers (`gold=True`) or on what a `teacher` does in games (runs may then be left out),
+    or on preferences between answers (`method="dpo"`).
 
     `runs` are of one task, on train, of any backend. `into`: a new or empty folder (default:
     `runs/TASK--distil--TIME--ID`), written at the end, whole or not at all. `config`: settings of
@@ -339,6 +340,7 @@ def _facts(work: Work) -> dict[str, Any]:
         "settings": found.settings.plain(),
         "runs": [_source(run, found.lessons) for run in found.runs],
         "gold": sum(one.run == GOLD for one in found.lessons),
+        "taught": sum(one.run == TAUGHT for one in found.lessons),
         "too_long": data.too_long,
         "agents": {role: _agent(role, data, tuned) for role in found.roles},
         "epochs": [asdict(epoch) for epoch in tuned.epochs],

@@ -1,4 +1,5 @@
-"""What a distillation learns from: settings, runs and gold answers, as examples for each agent.
+"""What a distillation learns from: settings, and runs, gold answers and a teacher's games, as
+examples for each agent.
 
 No weights are loaded, so that an export of the same examples needs none.
 """
@@ -16,9 +17,10 @@ from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import shuffled
 from orchestry.core.types import Member
-from orchestry.engine.games import seat_policy
+from orchestry.engine.games import load_player, seat_policy
 from orchestry.engine.gold import gold_lessons
 from orchestry.engine.preferences import Preference, preferences
+from orchestry.engine.teachers import taught
 from orchestry.engine.trust import Trust, of_run
 from orchestry.engine.winners import (
     TOP,
@@ -36,9 +38,11 @@ from orchestry.task.base import BaseTask
 from orchestry.task.programs.agent_task import AgentTask
 from orchestry.task.setup import Setup, set_up
 from orchestry.task.thinking import Thoughtful
+from orchestry.task.vector import run_named
 
 RATES = {"sft": 1e-3, "dpo": 1e-4}
 """Learning rates by method."""
+GAMES = 16
 FEWEST = 5
 """With fewer problems none is held out."""
 _LEARN = (
@@ -71,6 +75,8 @@ class How(TypedDict, total=False):
     top: float
     min_reward: float
     gold: bool
+    teacher: str
+    games: int
     drop_behaviors: bool
     epochs: int
     learning_rate: float
@@ -95,6 +101,11 @@ class Settings:
     """A winner has at least this reward."""
     gold: bool = False
     """Whether the gold answers of the train problems are learned too, or alone."""
+    teacher: str | None = None
+    """Who plays games to learn from, besides or alone: a scripted player of the task, or the folder
+    of a run of backend ppo."""
+    games: int = GAMES
+    """Games that the teacher plays, on train problems by turns."""
     drop_behaviors: bool = False
     """Whether learned behaviours are left out of the prompts: what they taught in words goes into
     the weights (context distillation)."""
@@ -120,6 +131,11 @@ class Settings:
         return self.top if self.top is not None else TOP if self.method == "sft" else 1.0
 
     @property
+    def alone(self) -> str | None:
+        """The flag of what can be learned from without runs, where one is given."""
+        return "--gold" if self.gold else "--teacher" if self.teacher else None
+
+    @property
     def chooses(self) -> bool:
         """Whether it says which trajectories win."""
         return self.top is not None or self.min_reward > 0.0 or self.by != "reward"
@@ -132,10 +148,15 @@ class Settings:
         """Raises ConfigError for values out of range, and for what would be ignored."""
         if self.method not in RATES:
             raise ConfigError(unknown("method", self.method, [*RATES]))
-        if self.method == "dpo" and self.gold:
+        if self.method == "dpo" and (alone := self.alone):
             raise ConfigError(
-                "--method dpo compares answers, and gold has no worse ones: leave out --gold"
+                f"--method dpo compares answers, and {'a ' * (not self.gold)}{alone[2:]} has no "
+                f"worse ones: leave out {alone}"
             )
+        if self.teacher is None and self.games != GAMES:
+            raise ConfigError("--games is of --teacher: name one, or leave it out")
+        if not 1 <= self.games <= 100_000:
+            raise ConfigError(f"games is {self.games}: give 1 to 100000")
         if self.method == "dpo" and self.by != "reward":
             raise ConfigError(
                 f"--method dpo compares answers by what they led to: leave out --by {self.by}"
@@ -182,7 +203,7 @@ def examples(
     settings, given = Settings(**how), dict(config or {})
     found = tuple(load_run(one.folder if isinstance(one, Run) else one) for one in runs)
     _check_given(found, settings, given)
-    setup = set_up(_config(found, given, trust, note), note, seat_policy)
+    setup = set_up(_config(_first(found, settings), given, trust, note), note, seat_policy)
     frozen = {role for role, own in setup.config.agents.items() if own.frozen}
     lessons = [one for one in _lessons(setup, found, settings, note) if one.agent not in frozen]
     if not lessons:
@@ -207,17 +228,26 @@ def foreseen(given: Mapping[str, Any], how: How, runs: bool) -> RunConfig:
 def _check_given(runs: Sequence[Run], settings: Settings, given: Mapping[str, Any]) -> None:
     """Raises ConfigError for what can't be used, or would be ignored."""
     _check_asked(bool(runs), settings)
-    task = given.get("task") or (runs[0].config.get("task") if runs else None)
+    first = _first(runs, settings)
+    task = given.get("task") or (first[0].config.get("task") if first else None)
     if task is None:
-        raise ConfigError("--gold without a run needs the task: name it with --task")
+        raise ConfigError(f"{settings.alone} without a run needs the task: name it with --task")
     for run in runs:
         check_source(run, str(task))
     _check_keys(given)
 
 
+def _first(runs: Sequence[Run], settings: Settings) -> tuple[Run, ...]:
+    """The runs that the team's config comes from: without others, the teacher's."""
+    place = run_named(settings.teacher) if settings.teacher and not runs else None
+    return (load_player(place),) if place else tuple(runs)
+
+
 def _check_asked(runs: bool, settings: Settings) -> None:
-    if not runs and not settings.gold:
-        raise ConfigError("there is nothing to learn from: name runs, or --gold with --task")
+    if not runs and settings.alone is None:
+        raise ConfigError(
+            "there is nothing to learn from: name runs, a --teacher, or --gold with --task"
+        )
     if not runs and settings.chooses:
         raise ConfigError(
             "--by, --top and --min-reward choose among the trajectories of runs: name runs, or "
@@ -259,6 +289,11 @@ def _taken_over(config: RunConfig) -> dict[str, Any]:
         if name in plain
     }
     local = config.backend == "local"
+    if config.backend == "ppo":  # where it learned against others, the team still plays all seats
+        found["agents"] = {
+            role: {key: value for key, value in own.items() if key != "plays"}
+            for role, own in plain.get("agents", {}).items()
+        }
     if local:
         found["provider"] = {"model": config.provider.model}
     if isinstance(agents := found.get("agents"), Mapping):
@@ -302,6 +337,8 @@ def _lessons(
     if settings.method == "dpo":
         return each_once(preferences(runs, choice, shown))
     found = gold_lessons(setup, team, note) if settings.gold else []
+    if settings.teacher:
+        found += taught(setup, team, settings.teacher, settings.games)
     found += winners(runs, choice) if runs else []
     return each_once(map(shown, found))
 

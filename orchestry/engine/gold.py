@@ -10,7 +10,7 @@ from orchestry.backends.tools import Unkept, WithTools
 from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError
 from orchestry.core.tools import calls_of
-from orchestry.core.types import Completion, Member, Problem, Request, Tools
+from orchestry.core.types import Completion, Member, Policy, Problem, Request, Tools, Tree
 from orchestry.engine.run import in_own_loop
 from orchestry.engine.winners import Lesson, lessons
 from orchestry.rollout.rollout import Rollout, task_rater
@@ -51,7 +51,23 @@ def gold_lessons(
     Gold that earns less than 1.0 is left out, and `note` is told. Raises ConfigError if there is
     none.
     """
-    return in_own_loop(_played(setup, team, note))
+    golds = gold_answers(setup.task, setup.problems)
+    players = [(_Answers(gold), problem, 0) for problem, gold in golds]
+    found, poor = list[Lesson](), list[str]()
+    for tree in in_own_loop(played(setup, team, players)):
+        leaf = tree.leaves[0]
+        name = leaf.trajectory.problem.id
+        if leaf.total < 1.0 - 1e-9:
+            poor.append(name)
+            continue
+        found += [one for turn in leaf.trajectory.turns for one in lessons(turn, name, GOLD, 1.0)]
+    if poor:
+        note(f"gold of {', '.join(poor)} earns less than 1.0 and is left out")
+    if not found:
+        raise ConfigError(
+            f"no gold answer of task {setup.config.task} earns 1.0: see `tasks check`"
+        )
+    return found
 
 
 def gold_answers(
@@ -97,29 +113,19 @@ def _check_calls(task: BaseTask[Any], problem: Problem, gold: Mapping[str, str])
             )
 
 
-async def _played(
-    setup: Setup, team: Mapping[str, Member], note: Callable[[str], None]
-) -> list[Lesson]:
-    config, golds = setup.config, gold_answers(setup.task, setup.problems)
+async def played(
+    setup: Setup, team: Mapping[str, Member], players: Sequence[tuple[Policy, Problem, int]]
+) -> list[Tree[Any]]:
+    """One trajectory of each problem with its seed, as the policy beside it plays it."""
+    config = setup.config
     async with open_sandbox(config.sandbox, allow_unsafe=config.allow_unsafe_code) as sandbox:
         rate = task_rater(setup.task, Tools(sandbox))
         tools = Unkept(setup.task.agents, sandbox)
-        policies = ((WithTools(_Answers(gold), tools), problem) for problem, gold in golds)
-        rollouts = (
-            (Rollout(setup.task, team, policy, rate, Chains(1)), problem)
-            for policy, problem in policies
+        rollouts = [
+            Rollout(setup.task, team, WithTools(policy, tools), rate, Chains(1))
+            for policy, _, _ in players
+        ]
+        return await together(
+            rollout.play(problem, seed)
+            for rollout, (_, problem, seed) in zip(rollouts, players, strict=True)
         )
-        trees = await together(rollout.play(problem, 0) for rollout, problem in rollouts)
-    found, poor = list[Lesson](), list[str]()
-    for tree in trees:
-        leaf = tree.leaves[0]
-        name = leaf.trajectory.problem.id
-        if leaf.total < 1.0 - 1e-9:
-            poor.append(name)
-            continue
-        found += [one for turn in leaf.trajectory.turns for one in lessons(turn, name, GOLD, 1.0)]
-    if poor:
-        note(f"gold of {', '.join(poor)} earns less than 1.0 and is left out")
-    if not found:
-        raise ConfigError(f"no gold answer of task {config.task} earns 1.0: see `tasks check`")
-    return found

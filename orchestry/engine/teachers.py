@@ -1,0 +1,96 @@
+"""A player of a game's arrays as a team's teacher: it plays by text, and says what it does.
+
+So a policy of backend ppo, or a scripted player, teaches language models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestry.core.errors import ConfigError
+from orchestry.core.types import Completion, Member, Policy, Problem, Request
+from orchestry.engine.games import check_needs, learned_state, load_player, policy_from
+from orchestry.engine.gold import played
+from orchestry.engine.run import in_own_loop
+from orchestry.engine.winners import Lesson, lessons
+from orchestry.task.setup import Setup
+from orchestry.task.thinking import Thoughtful
+from orchestry.task.vector import Script, VectorTask, run_named
+
+TAUGHT = "teacher"
+"""In place of a run's name, whose answers are a teacher's."""
+_SEED = 0
+"""Of the teacher's draws and of the first round of games."""
+
+
+@dataclass(slots=True)
+class _Teacher:
+    """A policy that plays one game, all seats of it."""
+
+    game: Any
+    """The task, a VectorTask."""
+    roles: Sequence[str]
+    script: Script
+    name: str
+    state: Any
+    begun: bool = True
+
+    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
+        """See Policy. The requests are of all who act in the game's next stage."""
+        import numpy as np
+
+        actions_NH = self.script.act(self.game.seen(self.state)[None], np.array([self.begun]))[0]
+        said = {
+            one.agent: self.game.said(self.state, actions_NH[self.roles.index(one.agent)])
+            for one in requests
+        }
+        self.state, self.begun = self.game.step(self.state, said), False
+        return [[Completion(text=said[one.agent], model=self.name)] * n for one in requests]
+
+
+def taught(setup: Setup, team: Mapping[str, Member], teacher: str, games: int) -> list[Lesson]:
+    """What each agent would have said in so many games of the config's split, had it done what the
+    teacher does: a scripted player of the task, or the run of backend ppo in a folder, whose
+    policy takes its likeliest actions.
+
+    Raises ConfigError for a task without games as arrays, for an unknown teacher, and for one that
+    learned in games of another shape.
+    """
+    task: Any = setup.task  # as it plays by text, and as it plays by arrays
+    if isinstance(task, Thoughtful):
+        raise ConfigError(
+            f"{teacher} plays actions, without what agents.ROLE.infer or agents.ROLE.chain has an "
+            "agent say before them: leave both out"
+        )
+    if not isinstance(setup.task, VectorTask):
+        raise ConfigError(
+            f"task {setup.config.task} has no games that {teacher} could play as arrays, or has "
+            "seats that others play: leave out --teacher, or agents.ROLE.plays"
+        )
+    check_needs("--teacher")
+    opened = _opener(teacher, setup.task, [*team])
+    players = list[tuple[Policy, Problem, int]]()
+    for number in range(games):
+        problem = setup.problems[number % len(setup.problems)]
+        seed = _SEED + number // len(setup.problems)
+        script = opened(number)
+        pupil = _Teacher(task, [*team], script, Path(teacher).name, task.reset(problem, seed))
+        players.append((pupil, problem, seed))
+    found = list[Lesson]()
+    for tree in in_own_loop(played(setup, team, players)):
+        leaf = tree.leaves[0]
+        problem_id = leaf.trajectory.problem.id
+        for turn in leaf.trajectory.turns:
+            found += lessons(turn, problem_id, TAUGHT, leaf.total)
+    return found
+
+
+def _opener(teacher: str, task: VectorTask, roles: Sequence[str]) -> Callable[[int], Script]:
+    """Opens the teacher for a game by its number, in all seats."""
+    if not (folder := run_named(teacher)):
+        return lambda number: task.script(teacher, tuple(range(len(roles))), 1, number)
+    learned, shape = learned_state(load_player(folder)), task.vectors(1, _SEED)
+    return lambda number: policy_from(*learned, shape, roles, number, likeliest=True)
