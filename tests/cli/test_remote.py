@@ -350,7 +350,7 @@ def test_a_copy_that_is_cut_off_goes_on_and_is_no_run_before(
 @pytest.mark.slow
 def test_policies_learn_there_and_a_copy_plays_at_each_moment(cli: CommandLine, box: Path) -> None:
     """The run deletes a checkpoint as soon as the journal names the next one."""
-    often = ("ppo.games=64", "ppo.checkpoint_every=16000", "ppo.keep=1")
+    often = ("ppo.games=64", "ppo.checkpoint_every=80000", "ppo.keep=1")
     sets = [word for one in often for word in ("--set", one)]
     learn = ("--backend", "ppo", "--task", "bucket_brigade", "--cpu", "--steps", "100M", *sets)
     assert cli("remote", "run", "gpu", "--", *learn, "--run-name", "p").code == 0
