@@ -55,7 +55,9 @@ def test_a_run_is_distilled_and_trained_on(cli: CommandLine, tmp_path: Path) -> 
 
 
 def test_wrong_arguments_are_named(cli: CommandLine) -> None:
-    cli("distil").failed(2, "there is nothing to learn from: name runs, or --gold with --task")
+    cli("distil").failed(
+        2, "there is nothing to learn from: name runs, a --teacher, or --gold with --task"
+    )
     cli("distil", "--gold").failed(2, "--gold without a run needs the task")
     cli("distil", "nowhere").failed(2, "nowhere does not exist")
     cli("distil", "--gold", "--task", "code_reviw").failed(2, "did you mean 'code_review'")
