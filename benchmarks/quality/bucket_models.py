@@ -59,14 +59,14 @@ MAGRPO: Mapping[str, Any] = {
 }
 SHORT: Mapping[str, Any] = {"rules": {"min_nights": 3}, "max_nights": 4}
 """Games to learn in: a game of many nights takes minutes."""
-LESSONS = 32
-"""Games that PPO plays to teach."""
+LESSONS, EPOCHS = 16, 2
+"""Games that PPO plays to teach, and passes over what it said."""
 ONE_FOR_ALL = {"shared": True, "rank": 16, "threads": 1, "dtype": "float32"}
 PRACTICE = 16
 PRACTISED: Mapping[str, Any] = {
     **ONE_FOR_ALL,
     "group_size": 4,
-    "every": 4,
+    "every": 2,
     "learning_rate": 2e-4,
 }
 BURNING: Mapping[str, Any] = {
@@ -137,7 +137,8 @@ def taught(scenario: str, folder: Path) -> Run:
     if not place.exists():
         teacher = to_its_end(bucket_ppo.config(scenario, 0, PPO_STEPS), folder / f"{scenario}-ppo")
         given = {"provider": {"model": MODEL}, "learn": ONE_FOR_ALL, "sampling": {"max_tokens": 24}}
-        distil(into=place, config=given, note=print, teacher=str(teacher.folder), games=LESSONS)
+        how: Any = {"teacher": str(teacher.folder), "games": LESSONS, "epochs": EPOCHS}
+        distil(into=place, config=given, note=print, **how)
     return load_run(place)
 
 

@@ -234,8 +234,12 @@ class Run(store.Run):
 
         note = (observer or Silent()).note
         runs = [*others] if self.neural else [self, *others]
+        if self.neural and "teacher" in how:
+            raise ConfigError(
+                f"{self.folder} is a run of backend ppo, so it is the teacher: leave out teacher="
+            )
         if self.neural:
-            how = {"teacher": str(self.folder), **how}
+            how["teacher"] = str(self.folder)
         return distil(runs, into, config=config, note=note, trust=trust, **how)
 
     @watched

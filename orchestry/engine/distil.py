@@ -26,7 +26,7 @@ from orchestry.engine.gold import GOLD
 from orchestry.engine.plan import Plan
 from orchestry.engine.preferences import Preference
 from orchestry.engine.run import new_run_folder, prepare
-from orchestry.engine.teachers import TAUGHT
+from orchestry.engine.teachers import named
 from orchestry.engine.trust import Trust, remember
 from orchestry.engine.winners import Lesson
 from orchestry.models.hermes import in_text
@@ -340,7 +340,7 @@ def _facts(work: Work) -> dict[str, Any]:
         "settings": found.settings.plain(),
         "runs": [_source(run, found.lessons) for run in found.runs],
         "gold": sum(one.run == GOLD for one in found.lessons),
-        "taught": sum(one.run == TAUGHT for one in found.lessons),
+        "teacher": named(found.settings.teacher) if found.settings.teacher else None,
         "too_long": data.too_long,
         "agents": {role: _agent(role, data, tuned) for role in found.roles},
         "epochs": [asdict(epoch) for epoch in tuned.epochs],

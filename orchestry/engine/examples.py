@@ -150,8 +150,7 @@ class Settings:
             raise ConfigError(unknown("method", self.method, [*RATES]))
         if self.method == "dpo" and (alone := self.alone):
             raise ConfigError(
-                f"--method dpo compares answers, and {'a ' * (not self.gold)}{alone[2:]} has no "
-                f"worse ones: leave out {alone}"
+                f"--method dpo compares answers, and {alone} has no worse ones: leave it out"
             )
         if self.teacher is None and self.games != GAMES:
             raise ConfigError("--games is of --teacher: name one, or leave it out")
@@ -202,8 +201,9 @@ def examples(
     """What `distil` would learn from; see there."""
     settings, given = Settings(**how), dict(config or {})
     found = tuple(load_run(one.folder if isinstance(one, Run) else one) for one in runs)
-    _check_given(found, settings, given)
-    setup = set_up(_config(_first(found, settings), given, trust, note), note, seat_policy)
+    first = _first(found, settings)
+    _check_given(found, settings, given, first)
+    setup = set_up(_config(first, given, trust, note), note, seat_policy)
     frozen = {role for role, own in setup.config.agents.items() if own.frozen}
     lessons = [one for one in _lessons(setup, found, settings, note) if one.agent not in frozen]
     if not lessons:
@@ -225,10 +225,12 @@ def foreseen(given: Mapping[str, Any], how: How, runs: bool) -> RunConfig:
     return validate(merge(given, _FIXED))
 
 
-def _check_given(runs: Sequence[Run], settings: Settings, given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for what can't be used, or would be ignored."""
+def _check_given(
+    runs: Sequence[Run], settings: Settings, given: Mapping[str, Any], first: Sequence[Run]
+) -> None:
+    """Raises ConfigError for what can't be used, or would be ignored. `first`: where the config
+    comes from."""
     _check_asked(bool(runs), settings)
-    first = _first(runs, settings)
     task = given.get("task") or (first[0].config.get("task") if first else None)
     if task is None:
         raise ConfigError(f"{settings.alone} without a run needs the task: name it with --task")

@@ -61,6 +61,8 @@ _ADAPTERS = (
     *("threads", "micro_tokens", "gradient_checkpointing", "max_grad_norm", "top_p", "top_k"),
 )
 """Of `learn`, the keys that a distillation takes over."""
+_OF_GAMES = {"teacher", "games"}
+"""What a recipe's distillation does not take."""
 _HERE = ("auto", "embedded")
 """Providers whose model is a base of weights."""
 _PLAYED: dict[str, Any] = {"split": "train", "baseline": None, "problem": None}
@@ -345,7 +347,7 @@ def _local(plain: Mapping[str, Any], stage: Stage, team: Team) -> dict[str, Any]
 def distilling(config: RunConfig, stage: Stage, team: Team) -> tuple[dict[str, Any], How]:
     """The config and the options of a distillation."""
     plain, own = config.plain(), _given(config, stage)
-    how = {key: own.pop(key) for key in [*own] if key in How.__annotations__}
+    how = {key: own.pop(key) for key in How.__annotations__.keys() - _OF_GAMES if key in own}
     how.setdefault("drop_behaviors", team.library is not None)
     learn = plain.get("learn", {})
     given: dict[str, Any] = {

@@ -12,7 +12,13 @@ from typing import Any
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Completion, Member, Policy, Problem, Request
-from orchestry.engine.games import check_needs, learned_state, load_player, policy_from
+from orchestry.engine.games import (
+    check_needs,
+    last_checkpoint,
+    learned_state,
+    load_player,
+    policy_from,
+)
 from orchestry.engine.gold import played
 from orchestry.engine.run import in_own_loop
 from orchestry.engine.winners import Lesson, lessons
@@ -22,8 +28,6 @@ from orchestry.task.vector import Script, VectorTask, run_named
 
 TAUGHT = "teacher"
 """In place of a run's name, whose answers are a teacher's."""
-_SEED = 0
-"""Of the teacher's draws and of the first round of games."""
 
 
 @dataclass(slots=True)
@@ -59,8 +63,25 @@ def taught(setup: Setup, team: Mapping[str, Member], teacher: str, games: int) -
     Raises ConfigError for a task without games as arrays, for an unknown teacher, and for one that
     learned in games of another shape.
     """
-    task: Any = setup.task  # as it plays by text, and as it plays by arrays
-    if isinstance(task, Thoughtful):
+    task, problems = setup.task, setup.problems
+    opened = _opener(teacher, _game(setup, teacher), [*team])
+    players = list[tuple[Policy, Problem, int]]()
+    for number in range(games):
+        seed, place = divmod(number, len(problems))
+        first = task.reset(problems[place], seed)
+        player = _Teacher(task, [*team], opened(number), Path(teacher).name, first)
+        players.append((player, problems[place], seed))
+    return [
+        lesson
+        for tree in in_own_loop(played(setup, team, players))
+        for turn in tree.leaves[0].trajectory.turns
+        for lesson in lessons(turn, tree.root.trajectory.problem.id, TAUGHT, tree.leaves[0].total)
+    ]
+
+
+def _game(setup: Setup, teacher: str) -> VectorTask:
+    """The task; raises ConfigError if nobody can play it by arrays."""
+    if isinstance(setup.task, Thoughtful):
         raise ConfigError(
             f"{teacher} plays actions, without what agents.ROLE.infer or agents.ROLE.chain has an "
             "agent say before them: leave both out"
@@ -71,26 +92,23 @@ def taught(setup: Setup, team: Mapping[str, Member], teacher: str, games: int) -
             "seats that others play: leave out --teacher, or agents.ROLE.plays"
         )
     check_needs("--teacher")
-    opened = _opener(teacher, setup.task, [*team])
-    players = list[tuple[Policy, Problem, int]]()
-    for number in range(games):
-        problem = setup.problems[number % len(setup.problems)]
-        seed = _SEED + number // len(setup.problems)
-        script = opened(number)
-        pupil = _Teacher(task, [*team], script, Path(teacher).name, task.reset(problem, seed))
-        players.append((pupil, problem, seed))
-    found = list[Lesson]()
-    for tree in in_own_loop(played(setup, team, players)):
-        leaf = tree.leaves[0]
-        problem_id = leaf.trajectory.problem.id
-        for turn in leaf.trajectory.turns:
-            found += lessons(turn, problem_id, TAUGHT, leaf.total)
-    return found
+    return setup.task
 
 
 def _opener(teacher: str, task: VectorTask, roles: Sequence[str]) -> Callable[[int], Script]:
     """Opens the teacher for a game by its number, in all seats."""
     if not (folder := run_named(teacher)):
         return lambda number: task.script(teacher, tuple(range(len(roles))), 1, number)
-    learned, shape = learned_state(load_player(folder)), task.vectors(1, _SEED)
-    return lambda number: policy_from(*learned, shape, roles, number, likeliest=True)
+    settings, state = learned_state(load_player(folder))
+    policy = policy_from(settings, state, task.vectors(1, 0), roles, 0, likeliest=True)
+    return lambda number: policy  # it draws nothing
+
+
+def named(teacher: str) -> dict[str, str]:
+    """Who taught: a scripted player's name, or a run's folder or its checkpoint's file, and the
+    digest of the weights."""
+    if not (folder := run_named(teacher)):
+        return {"player": teacher}
+    last = last_checkpoint(load_player(folder).events)
+    assert last is not None
+    return {"player": str(folder.absolute()), "digest": str(last.state["digest"])}

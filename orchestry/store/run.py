@@ -265,8 +265,9 @@ def load_run(path: str | Path) -> Run:
 
 NO_TEXTS = (
     "whose policies play games as numbers and write no texts: `orchestry report RUN` draws what "
-    "they learned, `orchestry evaluate RUN` plays them beside other teams, and "
-    "`orchestry.load_run(RUN).policy()` gives them to Python"
+    "they learned, `orchestry evaluate RUN` plays them beside other teams, `orchestry distil "
+    "--teacher RUN` has language models learn from them, and `orchestry.load_run(RUN).policy()` "
+    "gives them to Python"
 )
 
 

@@ -125,7 +125,7 @@ def test_a_local_run_becomes_a_team_that_plays(
     out = export(found.run).folder
     card = (out / "left" / "README.md").read_text()
     assert "## System prompt of left\n\n```text\nl\n```" in card
-    assert "supervised fine-tuning on the agents' own answers" in card
+    assert "supervised fine-tuning on chosen answers" in card
     assert "MAGRPO" not in card
     taken = out / "left" / "adapter_model.safetensors"
     assert taken.read_bytes() == weights(found)["left"]
@@ -396,7 +396,7 @@ def test_an_evaluation_is_refused(finished: Run, tmp_path: Path) -> None:
         ({"by": "luck"}, "by is 'luck': choose one of reward"),
         ({"by": "rating"}, "nobody rated a trajectory"),
         ({"method": "ppo"}, "unknown method 'ppo'"),
-        ({"method": "dpo", "gold": True}, "gold has no worse ones: leave out --gold"),
+        ({"method": "dpo", "gold": True}, "--gold has no worse ones: leave it out"),
         ({"method": "dpo", "by": "credit"}, "by what they led to: leave out --by credit"),
         ({"method": "dpo", "beta": 0.0}, "beta is 0"),
         ({"method": "dpo", "min_reward": 1.0}, "has no two answers to one prompt"),

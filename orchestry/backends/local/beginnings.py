@@ -2,7 +2,8 @@
 
 Drawing computes it once for a batch's prompts, learning once for an update's passes. There the
 keys and values are cut from the graph, gather the gradients of all passes, and hand their sum back:
-the chain rule, so the gradient is that of whole rows, up to rounding.
+the chain rule, so the gradient is that of whole rows, up to rounding. With `learn.dropout` the mask
+of a beginning is one for all prompts behind it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
+from orchestry.backends.local.decode import check_attention
 from orchestry.backends.local.logprobs import without_gates
 
 if TYPE_CHECKING:
@@ -23,18 +25,27 @@ if TYPE_CHECKING:
 _Layer: Any = DynamicLayer  # the library's methods have no types
 LEAST = 128
 """Tokens that pay for a pass of their own; the gain by fewer is small."""
+_BY_LENGTH = {"longrope", "dynamic"}
+"""Kinds of positions that turn keys by the length of the row."""
 
 
-def shared_tokens(prompts: Sequence[tuple[int, ...]]) -> int:
+def shared_tokens(prompts: Sequence[tuple[int, ...]], model: Any) -> int:
     """How many tokens all these prompts begin with alike, at least one less than each has; 0 where
-    a pass of their own does not pay, as with a single prompt."""
-    if len(set(prompts)) < 2:
+    a pass of their own does not pay, as with a single prompt, or where a model's keys depend on
+    what comes after them."""
+    if len(set(prompts)) < 2 or _by_length(model.config):
         return 0
     first, last = min(prompts), max(prompts)  # in order; what these share, all share
     pairs = enumerate(zip(first, last, strict=False))
     alike = next((place for place, (one, other) in pairs if one != other), len(first))
     alike = min(alike, min(map(len, prompts)) - 1)
     return alike if alike >= LEAST else 0
+
+
+def _by_length(config: Any) -> bool:
+    rope = getattr(config, "rope_parameters", None) or {}
+    parts = [rope, *(one for one in rope.values() if isinstance(one, dict))]  # or by kind of layer
+    return any(one.get("rope_type") in _BY_LENGTH for one in parts)
 
 
 class Beginning:
@@ -57,11 +68,13 @@ class Beginning:
     def of(
         cls, prompts: Sequence[tuple[int, ...]], base: Base, adapters: Adapters, agent_index: int
     ) -> Beginning:
-        """What all these prompts of an agent begin with, computed where that pays."""
-        ids = prompts[0][: shared_tokens(prompts)] if prompts else ()
+        """What all these prompts of an agent begin with, computed where that pays. Raises
+        ConfigError for a model without full attention."""
+        model: Any = base.model
+        ids = prompts[0][: shared_tokens(prompts, model)] if prompts else ()
         if not ids:
             return cls((), ())
-        model: Any = base.model
+        check_attention(model, len(ids))
         filled: Any = Cache(layer_class_to_replicate=_Layer)
         with adapters.rows([agent_index]), without_gates():
             model.get_decoder()(

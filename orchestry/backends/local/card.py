@@ -207,7 +207,7 @@ def _method(card: Card) -> str:
 
 _HOW = {
     "magrpo": "MAGRPO (arXiv 2508.04652) with these settings:",
-    "sft": "supervised fine-tuning on the agents' own answers (`orchestry distil`):",
+    "sft": "supervised fine-tuning on chosen answers (`orchestry distil`):",
     "dpo": "DPO (arXiv 2305.18290) on pairs of the agents' answers (`orchestry distil`):",
 }
 

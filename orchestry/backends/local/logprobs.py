@@ -108,15 +108,15 @@ def micro_batches(
     A group that is too long is split, and its prompt is computed again for the other answers. A
     prompt and answer longer than `max_tokens` get their own batch. Answers keep their order. Of
     each prompt, `before` tokens are in a Beginning: they count once, and for the copies of their
-    keys and values _COPIED of them count in each row.
+    keys and values about _COPIED of them count in each row.
     """
     batch: list[Packed] = []
     longest = 0
     together = min(max_tokens, joined or max_tokens) - before
-    own = before - int(_COPIED * before)
+    copied = int(_COPIED * before)
     for group in groups:
-        for part in _parts(group, max_tokens):
-            tokens = part.tokens - own
+        for part in _parts(group, max_tokens - copied):
+            tokens = part.tokens - before + copied
             longest = max(longest, tokens)
             if batch and longest * (len(batch) + 1) > together:
                 yield batch

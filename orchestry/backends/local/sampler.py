@@ -225,7 +225,7 @@ class _Prefix:
         """Computes the prompts in passes of at most `most` tokens (padding included), or of one
         prompt."""
         keys = [(row.prompt.agent_index, row.prompt.prompt_ids) for row in rows]
-        begun = _begun(dict.fromkeys(keys))
+        begun = _begun(dict.fromkeys(keys), model)
         prompts = sorted(dict.fromkeys(keys), key=lambda key: key[0] in begun)
         place = {key: number for number, key in enumerate(prompts)}
         whole = [key for key in prompts if key[0] not in begun]
@@ -243,12 +243,12 @@ class _Prefix:
         )
 
 
-def _begun(keys: Iterable[_Key]) -> dict[int, tuple[int, ...]]:
+def _begun(keys: Iterable[_Key], model: Any) -> dict[int, tuple[int, ...]]:
     """By agent: what all its prompts begin with, where it pays to compute it once."""
     prompts = defaultdict[int, list[tuple[int, ...]]](list)
     for agent, ids in keys:
         prompts[agent].append(ids)
-    shared = {agent: mine[0][: shared_tokens(mine)] for agent, mine in prompts.items()}
+    shared = {agent: mine[0][: shared_tokens(mine, model)] for agent, mine in prompts.items()}
     return {agent: ids for agent, ids in shared.items() if ids}
 
 

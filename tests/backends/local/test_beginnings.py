@@ -18,6 +18,7 @@ from orchestry.backends.local.beginnings import LEAST, Beginning, shared_tokens
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.trainer import Trainer
+from orchestry.core.errors import ConfigError
 from tests.backends.local.teams import some_ids, team
 from tests.backends.local.test_trainer import batch_of, trainer
 from tests.backends.local.tiny import Kind, tiny_folder
@@ -65,13 +66,45 @@ def test_gradients_are_those_of_whole_rows(kind: Kind, tokens: int) -> None:
 
 
 def test_what_does_not_pay_is_not_shared() -> None:
-    rules = RULES[:LEAST]
-    assert shared_tokens([(*rules, 5), (*rules, 6, 7)]) == LEAST
-    assert shared_tokens([(*rules[1:], 5), (*rules[1:], 6)]) == 0, "too short"
-    assert shared_tokens([(*rules, 5), (*rules, 5)]) == 0, "one prompt, computed once anyway"
-    assert shared_tokens([(*rules, 5), (*rules, 5, 6)]) == LEAST, "a token is left to each"
-    assert shared_tokens([rules, (*rules, 5)]) == 0
-    assert shared_tokens([]) == 0
+    model, rules = team()[0].model, RULES[:LEAST]
+    assert shared_tokens([(*rules, 5), (*rules, 6, 7)], model) == LEAST
+    assert shared_tokens([(*rules[1:], 5), (*rules[1:], 6)], model) == 0, "too short"
+    assert shared_tokens([(*rules, 5), (*rules, 5)], model) == 0, "one prompt, computed once anyway"
+    assert shared_tokens([(*rules, 5), (*rules, 5, 6)], model) == LEAST, "a token is left to each"
+    assert shared_tokens([rules, (*rules, 5)], model) == 0
+    assert shared_tokens([], model) == 0
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [{"rope_type": "longrope"}, {"full_attention": {"rope_type": "dynamic"}}],
+    ids=str,
+)
+def test_keys_that_depend_on_the_rows_length_are_not_shared(rope: dict[str, Any]) -> None:
+    """A long row turns all its keys otherwise: those of its beginning alone are others."""
+    model: Any = team()[0].model
+    model.config.rope_parameters = rope
+    assert shared_tokens([(*RULES, 5), (*RULES, 6)], model) == 0
+
+
+def test_layers_without_attention_are_refused_before_anything_is_computed() -> None:
+    base, adapters = team()
+    model: Any = base.model
+    model.config.layer_types = ["conv", "full_attention"]
+    with pytest.raises(ConfigError, match="has layers of type conv"):
+        Beginning.of([(*RULES, 5), (*RULES, 6)], base, adapters, 0)
+
+
+def test_sums_over_many_passes_are_exact_in_half_precision() -> None:
+    """Added up in bfloat16, a thousand small gradients would be lost behind the first."""
+    made = torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
+    begun = Beginning((1,), [made, made.clone()])
+    with begun.learned():
+        for _ in range(1000):
+            cache: Any = begun.cache(1)
+            (cache.layers[0].keys + cache.layers[0].values).sum().backward()
+    assert made.grad is not None
+    assert made.grad.item() == 2000
 
 
 def test_passes_without_their_backward_are_an_error() -> None:
@@ -83,7 +116,9 @@ def test_passes_without_their_backward_are_an_error() -> None:
 
 
 def test_copies_of_keys_and_values_count_in_a_pass() -> None:
+    (whole,) = behind(some_ids(290), (10,), 21, 21, 21)
     groups = behind(RULES[:100], (40,) * 6, 11)
+    assert [len(one) for one in micro_batches([whole], 400, before=290)] == [1] * 3, "72 + 300 + 20"
     passes = micro_batches(groups, 400, before=100)
     assert [len(one) for one in passes] == [4, 2], "100 + 4 x (40 + 10 + 100 / 4) = 400"
     assert [len(one) for one in micro_batches(groups, 400, joined=250, before=100)] == [2, 2, 2]

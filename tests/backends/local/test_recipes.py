@@ -237,6 +237,7 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
         ("search+distil", ["recipe.stages.distil.by=luck"], "by is 'luck'"),
         ("search+distil", ["recipe.stages.distil.top=7"], "top is 7"),
         ("search+distil", ["recipe.stages.distil.lern=1"], "distil does not use lern"),
+        ("search+distil", ["recipe.stages.distil.teacher=guard"], "distil does not use teacher"),
         ("search+distil", ["recipe.stages.distil.learn.rank=-3"], "learn.rank"),
         ("search+distil", ["recipe.stages.distil.provider.model=/gone/x"], "/gone/x"),
         ("prompts+distil", ["recipe.stages.distil.drop_behaviors=false"], "out drop_behaviors"),
