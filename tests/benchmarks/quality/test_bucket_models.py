@@ -57,3 +57,28 @@ def test_adapters_learn_in_short_games_and_play_whole_ones(
     run = load_run(tmp_path / "default-magrpo")
     assert run.config["options"]["max_nights"] == 4
     assert any(isinstance(event, Learned) for event in run.events)
+
+
+@pytest.mark.slow
+def test_a_policy_teaches_a_team_that_then_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("MODEL", str(roomy_model(tmp_path))),
+        ("FILE", tmp_path / "kept.jsonl"),
+        ("PPO_STEPS", 1000),
+        ("LESSONS", 1),
+        ("EPOCHS", 1),
+        ("PRACTICE", 2),
+        ("GAMES", 1),
+    ):
+        monkeypatch.setattr(bucket_models, name, value)
+    for way in ("taught", "practised"):
+        line = bucket_models.play("default", way, tmp_path)
+        assert len(line["returns"]) == 1
+        assert line["answers"] >= 4 * 12, "the usual rules"
+    run = load_run(tmp_path / "default-practised")
+    assert run.config["learn"]["from"] == str(
+        tmp_path / "default-taught" / "checkpoints" / "000001"
+    )
+    assert run.config["options"]["rules"]["prob_house_catches_fire"] == 0.2
