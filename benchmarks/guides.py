@@ -90,6 +90,18 @@ GAINS = (
     ),
     Gain("house_style", "scripted, prompts", "house_style", "", "", "test before", "test after"),
     Gain("bucket_brigade default", "PPO", "bucket_ppo", "", "", "untrained", "PPO"),
+    *(
+        Gain(
+            f"bucket_brigade {name}",
+            f"{SMALL}, taught by PPO",
+            "bucket_models",
+            "",
+            "return",
+            f"{name} | as it is |",
+            f"{name} | taught by PPO |",
+        )
+        for name in ("default", "early_containment")
+    ),
 )
 ROWS = {"house_style": "default", "bucket_ppo": "default"}
 """Sections whose tables have before and after in columns, not in rows: the row."""

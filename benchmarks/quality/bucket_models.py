@@ -62,7 +62,7 @@ SHORT: Mapping[str, Any] = {"rules": {"min_nights": 3}, "max_nights": 4}
 LESSONS, EPOCHS = 16, 2
 """Games that PPO plays to teach, and passes over what it said."""
 ONE_FOR_ALL = {"shared": True, "rank": 16, "threads": 1, "dtype": "float32"}
-PRACTICE = 16
+PRACTICE = 12
 PRACTISED: Mapping[str, Any] = {
     **ONE_FOR_ALL,
     "group_size": 4,
