@@ -93,6 +93,13 @@ MEANT = {
 }
 """Said of each way that was played."""
 PPO_STEPS = 10_000_000
+LOST = -200.0
+"""A game that earns so much less was lost."""
+UNSEEN = (
+    " In a lost game all went to one of two fires; what we think: the teacher's games have few "
+    "ruined houses, so the team never saw what to do beside one, and goes to it."
+)
+"""Read in the game's turns."""
 
 
 def examples(scenario: str) -> dict[str, dict[str, Any]]:
@@ -232,10 +239,24 @@ def report(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         "the model as it is in the same games, with 95 % intervals over games; an answer that "
         "names no action is rest at home. "
         f"Not played yet: {', '.join(missing) or 'nothing'}. {span(found.values())}\n\n"
-        f"{columns(rows, figures=False)}\n\nBeside it, from the table of PPO above (its own "
-        f"games, seed 0): mean return per agent.\n\n{columns(beside, figures=False)}"
-        f"{_causes(found)}"
+        f"{columns(rows, figures=False)}\n\n{_practice(found)}Beside it, from the table of PPO "
+        "above (its own games, seed 0): mean return per agent.\n\n"
+        f"{columns(beside, figures=False)}{_causes(found)}"
     )
+
+
+def _practice(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
+    """What training adds to a taught team, in the same games."""
+    gains = {
+        name: _gains(found[name, "practised"], found[name, "taught"])
+        for name in SCENARIOS
+        if (name, "practised") in found and (name, "taught") in found
+    }
+    if not gains:
+        return ""
+    each = ", ".join(f"{_told(gain, '.1f')} in {name}" for name, gain in gains.items())
+    lost = any(min(gain) < LOST for gain in gains.values())
+    return f"Training after the teaching adds {each} to the return.{UNSEEN if lost else ''}\n\n"
 
 
 def _causes(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
@@ -245,7 +266,7 @@ def _causes(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
         return ""
     calm = f"{_calm('default', SHORT):.0%}"
     return (
-        f"\n\nWhat we think why training makes answers worse: of games of "
+        f"\n\nWhat we think why training with examples makes answers worse: of games of "
         f"{SHORT['max_nights']} nights, {calm} have no fire even if all rest. There trajectories "
         "of a group differ by the cost of work alone, and Adam takes steps of one size however "
         "small the advantages are. So few games teach noise, not play. The model answers in a form "
@@ -283,9 +304,9 @@ def _gains(line: Mapping[str, Any], plain: Mapping[str, Any]) -> list[float]:
     return [own - other for own, other in zip(line["returns"], plain["returns"], strict=True)]
 
 
-def _told(numbers: Sequence[float]) -> str:
+def _told(numbers: Sequence[float], form: str = ".0f") -> str:
     found = interval(numbers)
-    return f"{found.mean:.0f} [{found.low:.0f}, {found.high:.0f}]"
+    return f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
 
 
 def _beside(scenario: str) -> dict[str, str]:
