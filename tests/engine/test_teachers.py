@@ -19,8 +19,9 @@ import orchestry
 from orchestry import load_run
 from orchestry.core.errors import ConfigError
 from orchestry.engine.evaluate import evaluate
-from orchestry.engine.examples import examples
+from orchestry.engine.examples import Examples, examples
 from orchestry.engine.games import policy_of
+from orchestry.engine.winners import Lesson
 from orchestry.store.journal import Learned
 from orchestry.task.registry import load_task
 from tests.tasks.local_runs import roomy_model
@@ -47,12 +48,12 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def replayed(options: dict[str, Any], found: Any, player: Any, games: Sequence[Any]) -> int:
+def replayed(options: dict[str, Any], found: Examples, player: Any, games: Sequence[Any]) -> int:
     """Plays each agent's answers again, in these games (problem and seed); returns how many there
     were. Each was asked what the agent then saw, and is what this player in its seat does."""
     task: Any = load_task("bucket_brigade", options=options)
     roles = [spec.role for spec in task.agents]
-    every = (*found.lessons, *found.held_out)
+    every = lessons(found)
     told = {(one.agent, one.messages[-1].content): one.answer for one in every}
     assert len(told) == len(every), "each once"
     count = 0
@@ -71,6 +72,11 @@ def replayed(options: dict[str, Any], found: Any, player: Any, games: Sequence[A
     return count
 
 
+def lessons(found: Examples) -> list[Lesson]:
+    """All of them, held out or not."""
+    return [one for one in (*found.lessons, *found.held_out) if isinstance(one, Lesson)]
+
+
 def scripted(name: str) -> Any:
     return lambda task, seat: task.script(name, (seat,), 1, 0)
 
@@ -81,9 +87,10 @@ def test_what_a_scripted_player_does_is_learned(options: dict[str, Any], tmp_pat
     found = examples(config=config, teacher="guard", games=GAMES)
     games = [(place, 0) for place in range(GAMES)]
     assert replayed(options, found, scripted("guard"), games) >= GAMES * 4 * 12
-    assert {one.run for one in found.lessons} == {"teacher"}
-    assert {one.model for one in found.lessons} == {"guard"}
-    assert all(one.messages[0].role == "system" and one.ended for one in found.lessons)
+    every = lessons(found)
+    assert {one.run for one in every} == {"teacher"}
+    assert {one.model for one in every} == {"guard"}
+    assert all(one.messages[0].role == "system" and one.ended for one in every)
 
 
 def test_more_games_than_problems_are_other_games() -> None:
@@ -97,7 +104,7 @@ def test_a_player_that_draws_does_so_anew_in_each_game() -> None:
     """The first evenings of most games are alike; drawn alike, their answers would count once."""
     config = {"task": "bucket_brigade", "provider": {"model": "any"}, "options": QUICK}
     found = examples(config=config, teacher="random", games=20)
-    first = {o.answer for o in found.lessons if "Night 0," in o.messages[-1].content}
+    first = {o.answer for o in lessons(found) if "Night 0," in o.messages[-1].content}
     assert len(first) > 10
 
 
