@@ -93,13 +93,6 @@ MEANT = {
 }
 """Said of each way that was played."""
 PPO_STEPS = 10_000_000
-LOST = -200.0
-"""A game that earns so much less was lost."""
-UNSEEN = (
-    " In a lost game all went to one of two fires; what we think: the teacher's games have few "
-    "ruined houses, so the team never saw what to do beside one, and goes to it."
-)
-"""Read in the game's turns."""
 
 
 def examples(scenario: str) -> dict[str, dict[str, Any]]:
@@ -255,8 +248,7 @@ def _practice(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     if not gains:
         return ""
     each = ", ".join(f"{_told(gain, '.1f')} in {name}" for name, gain in gains.items())
-    lost = any(min(gain) < LOST for gain in gains.values())
-    return f"Training after the teaching adds {each} to the return.{UNSEEN if lost else ''}\n\n"
+    return f"Training after the teaching adds {each} to the return.\n\n"
 
 
 def _causes(found: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
