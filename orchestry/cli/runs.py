@@ -233,14 +233,14 @@ class Run(store.Run):
         from orchestry.engine.session import Silent
 
         note = (observer or Silent()).note
-        runs = [*others] if self.neural else [self, *others]
-        if self.neural and "teacher" in how:
+        if not self.neural:
+            return distil([self, *others], into, config=config, note=note, trust=trust, **how)
+        if "teacher" in how:
             raise ConfigError(
                 f"{self.folder} is a run of backend ppo, so it is the teacher: leave out teacher="
             )
-        if self.neural:
-            how["teacher"] = str(self.folder)
-        return distil(runs, into, config=config, note=note, trust=trust, **how)
+        how["teacher"] = str(self.folder)
+        return distil(others, into, config=config, note=note, trust=trust, **how)
 
     @watched
     def export(

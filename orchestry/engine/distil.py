@@ -72,9 +72,9 @@ def distil(
     on gold answers (`gold=True`) or on what a `teacher` does in games (runs may then be left out),
     or on preferences between answers (`method="dpo"`).
 
-    `runs` are of one task, on train, of any backend. `into`: a new or empty folder (default:
-    `runs/TASK--distil--TIME--ID`), written at the end, whole or not at all. `config`: settings of
-    the team, nested like a run's: `task` (needed without runs), `seed`, the base as
+    `runs` are of one task, on train, of backend api or local. `into`: a new or empty folder
+    (default: `runs/TASK--distil--TIME--ID`), written at the end, whole or not at all. `config`:
+    settings of the team, nested like a run's: `task` (needed without runs), `seed`, the base as
     `provider.model`, `agents`, `options`, and of `learn` what concerns adapters, such as `rank` or
     `from`; what it leaves open comes from the first run. `note` is told one line at a time,
     `progress` the number of steps done, and of all. `how`: the fields of Settings. Equal arguments
@@ -332,6 +332,7 @@ def _write_run(work: Work, part: Path) -> None:
 def _facts(work: Work) -> dict[str, Any]:
     """distil.json."""
     found, plan, data, tuned = work.found, work.plan, work.data, work.tuned
+    teacher = found.settings.teacher
     return {
         "task": plan.config.task,
         "base": plan.backend.provider.model,
@@ -340,7 +341,7 @@ def _facts(work: Work) -> dict[str, Any]:
         "settings": found.settings.plain(),
         "runs": [_source(run, found.lessons) for run in found.runs],
         "gold": sum(one.run == GOLD for one in found.lessons),
-        "teacher": named(found.settings.teacher) if found.settings.teacher else None,
+        "teacher": teacher and named(teacher, found.teacher),
         "too_long": data.too_long,
         "agents": {role: _agent(role, data, tuned) for role in found.roles},
         "epochs": [asdict(epoch) for epoch in tuned.epochs],

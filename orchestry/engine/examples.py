@@ -43,6 +43,7 @@ from orchestry.task.vector import run_named
 RATES = {"sft": 1e-3, "dpo": 1e-4}
 """Learning rates by method."""
 GAMES = 16
+"""That a teacher plays."""
 FEWEST = 5
 """With fewer problems none is held out."""
 _LEARN = (
@@ -183,6 +184,8 @@ class Examples:
     settings: Settings
     lessons: tuple[Lesson | Preference, ...]
     held_out: tuple[Lesson | Preference, ...]
+    teacher: Run | None = None
+    """As it was when it taught: it may learn on."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -201,15 +204,18 @@ def examples(
     """What `distil` would learn from; see there."""
     settings, given = Settings(**how), dict(config or {})
     found = tuple(load_run(one.folder if isinstance(one, Run) else one) for one in runs)
-    first = _first(found, settings)
+    place = run_named(settings.teacher) if settings.teacher else None
+    teacher = load_player(place) if place else None
+    first = found or ((teacher,) if teacher else ())
     _check_given(found, settings, given, first)
     setup = set_up(_config(first, given, trust, note), note, seat_policy)
     frozen = {role for role, own in setup.config.agents.items() if own.frozen}
-    lessons = [one for one in _lessons(setup, found, settings, note) if one.agent not in frozen]
+    every = _lessons(setup, found, settings, note, teacher)
+    lessons = [one for one in every if one.agent not in frozen]
     if not lessons:
         raise ConfigError("all agents with examples are frozen: take agents.ROLE.frozen away")
     learn, held_out = _split(lessons, settings, setup.config.seed)
-    return Examples(setup, found, settings, tuple(learn), tuple(held_out))
+    return Examples(setup, found, settings, tuple(learn), tuple(held_out), teacher)
 
 
 # --- checks and config ---------------------------------------------------------------------------
@@ -237,12 +243,6 @@ def _check_given(
     for run in runs:
         check_source(run, str(task))
     _check_keys(given)
-
-
-def _first(runs: Sequence[Run], settings: Settings) -> tuple[Run, ...]:
-    """The runs that the team's config comes from: without others, the teacher's."""
-    place = run_named(settings.teacher) if settings.teacher and not runs else None
-    return (load_player(place),) if place else tuple(runs)
 
 
 def _check_asked(runs: bool, settings: Settings) -> None:
@@ -291,16 +291,15 @@ def _taken_over(config: RunConfig) -> dict[str, Any]:
         if name in plain
     }
     local = config.backend == "local"
-    if config.backend == "ppo":  # where it learned against others, the team still plays all seats
-        found["agents"] = {
-            role: {key: value for key, value in own.items() if key != "plays"}
-            for role, own in plain.get("agents", {}).items()
-        }
     if local:
         found["provider"] = {"model": config.provider.model}
     if isinstance(agents := found.get("agents"), Mapping):
         found["agents"] = {
-            role: {key: value for key, value in own.items() if key not in _elsewhere(own, local)}
+            role: {
+                key: value
+                for key, value in own.items()
+                if key not in _elsewhere(own, config.backend)
+            }
             for role, own in agents.items()
         }
     if not local:
@@ -310,14 +309,20 @@ def _taken_over(config: RunConfig) -> dict[str, Any]:
     return found
 
 
-def _elsewhere(own: Mapping[str, Any], local: bool) -> set[str]:
-    """The keys of an agent that say who answered; a model only if it is no base of weights."""
-    weights = local and own.get("provider") is None
-    return {"provider", "frozen", "temperature"} | (set() if weights else {"model"})
+def _elsewhere(own: Mapping[str, Any], backend: str) -> set[str]:
+    """The keys of an agent that say who answered; a model only if it is no base of weights. A
+    policy that learned against others teaches their seats too."""
+    weights = backend == "local" and own.get("provider") is None
+    names = {"model": not weights, "plays": backend == "ppo"}
+    return {"provider", "frozen", "temperature", *(name for name, out in names.items() if out)}
 
 
 def _lessons(
-    setup: Setup, runs: Sequence[Run], settings: Settings, note: Callable[[str], None]
+    setup: Setup,
+    runs: Sequence[Run],
+    settings: Settings,
+    note: Callable[[str], None],
+    teacher: Run | None,
 ) -> Sequence[Lesson | Preference]:
     """Everything that the settings choose, each once."""
     refuse_tools(setup.task, settings.method)
@@ -340,7 +345,7 @@ def _lessons(
         return each_once(preferences(runs, choice, shown))
     found = gold_lessons(setup, team, note) if settings.gold else []
     if settings.teacher:
-        found += taught(setup, team, settings.teacher, settings.games)
+        found += taught(setup, team, settings.teacher, teacher, settings.games)
     found += winners(runs, choice) if runs else []
     return each_once(map(shown, found))
 

@@ -12,19 +12,14 @@ from typing import Any
 
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Completion, Member, Policy, Problem, Request
-from orchestry.engine.games import (
-    check_needs,
-    last_checkpoint,
-    learned_state,
-    load_player,
-    policy_from,
-)
+from orchestry.engine.games import check_needs, last_checkpoint, policy_of
 from orchestry.engine.gold import played
 from orchestry.engine.run import in_own_loop
 from orchestry.engine.winners import Lesson, lessons
+from orchestry.store.run import Run
 from orchestry.task.setup import Setup
 from orchestry.task.thinking import Thoughtful
-from orchestry.task.vector import Script, VectorTask, run_named
+from orchestry.task.vector import Script, VectorTask
 
 TAUGHT = "teacher"
 """In place of a run's name, whose answers are a teacher's."""
@@ -55,16 +50,18 @@ class _Teacher:
         return [[Completion(text=said[one.agent], model=self.name)] * n for one in requests]
 
 
-def taught(setup: Setup, team: Mapping[str, Member], teacher: str, games: int) -> list[Lesson]:
+def taught(
+    setup: Setup, team: Mapping[str, Member], teacher: str, run: Run | None, games: int
+) -> list[Lesson]:
     """What each agent would have said in so many games of the config's split, had it done what the
-    teacher does: a scripted player of the task, or the run of backend ppo in a folder, whose
-    policy takes its likeliest actions.
+    teacher does: a scripted player of the task, or the policy of a `run` of backend ppo, which
+    takes its likeliest actions.
 
     Raises ConfigError for a task without games as arrays, for an unknown teacher, and for one that
     learned in games of another shape.
     """
     task, problems = setup.task, setup.problems
-    opened = _opener(teacher, _game(setup, teacher), [*team])
+    opened = _opener(teacher, run, _game(setup, teacher), [*team])
     players = list[tuple[Policy, Problem, int]]()
     for number in range(games):
         seed, place = divmod(number, len(problems))
@@ -95,20 +92,18 @@ def _game(setup: Setup, teacher: str) -> VectorTask:
     return setup.task
 
 
-def _opener(teacher: str, task: VectorTask, roles: Sequence[str]) -> Callable[[int], Script]:
+def _opener(
+    teacher: str, run: Run | None, task: VectorTask, roles: Sequence[str]
+) -> Callable[[int], Script]:
     """Opens the teacher for a game by its number, in all seats."""
-    if not (folder := run_named(teacher)):
+    if run is None:
         return lambda number: task.script(teacher, tuple(range(len(roles))), 1, number)
-    settings, state = learned_state(load_player(folder))
-    policy = policy_from(settings, state, task.vectors(1, 0), roles, 0, likeliest=True)
+    policy = policy_of(run, task.vectors(1, 0), roles, likeliest=True)
     return lambda number: policy  # it draws nothing
 
 
-def named(teacher: str) -> dict[str, str]:
-    """Who taught: a scripted player's name, or a run's folder or its checkpoint's file, and the
-    digest of the weights."""
-    if not (folder := run_named(teacher)):
+def named(teacher: str, run: Run | None) -> dict[str, str]:
+    """Who taught: a scripted player's name, or a run's folder and the digest of its weights."""
+    if run is None or (last := last_checkpoint(run.events)) is None:
         return {"player": teacher}
-    last = last_checkpoint(load_player(folder).events)
-    assert last is not None
-    return {"player": str(folder.absolute()), "digest": str(last.state["digest"])}
+    return {"player": str(run.folder.absolute()), "digest": str(last.state["digest"])}
