@@ -225,8 +225,9 @@ class _Prefix:
         """Computes the prompts in passes of at most `most` tokens (padding included), or of one
         prompt."""
         keys = [(row.prompt.agent_index, row.prompt.prompt_ids) for row in rows]
-        begun = _begun(dict.fromkeys(keys), model)
-        prompts = sorted(dict.fromkeys(keys), key=lambda key: key[0] in begun)
+        distinct = dict.fromkeys(keys)
+        begun = _begun(distinct, model)
+        prompts = sorted(distinct, key=lambda key: key[0] in begun)
         place = {key: number for number, key in enumerate(prompts)}
         whole = [key for key in prompts if key[0] not in begun]
         parts = [*_filled(whole, model, adapters, most)]
