@@ -15,15 +15,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks import page
 from benchmarks.quality.bucket_models import examples
 from benchmarks.stats import ranged
+from orchestry.core.config import AgentConfig
+from orchestry.core.types import Message
 from orchestry.report.text import table
+from orchestry.task.registry import load_task
 
 WAYS = {"once": "computed once", "whole": "each prompt whole"}
 NEVER = 1 << 30
@@ -49,29 +53,29 @@ class Case:
 CASES = (Case(4, False), Case(16, False), Case(8, True))
 
 
-def asked(case: Case) -> dict[str, list[tuple[Any, ...]]]:
-    """By agent: the messages of its prompts, of a train game's evenings in which all rest."""
-    from orchestry.core.types import Message
-    from orchestry.task.registry import load_task
-
+def asked(case: Case) -> dict[str, list[tuple[Message, ...]]]:
+    """By agent: the messages of its prompts, of train games' evenings."""
     task: Any = load_task("bucket_brigade")
     shown = examples("default") if case.taught else {}
-    found: dict[str, list[tuple[Any, ...]]] = {role: [] for role in ROLES}
+    evenings = [*islice(_evenings(task), case.prompts)]
+    found = dict[str, list[tuple[Message, ...]]]()
+    for spec in (one for one in task.agents if one.role in ROLES):
+        own = AgentConfig.model_validate(shown.get(spec.role, {})).examples
+        system = Message(role="system", content=spec.system_prompt)
+        before = (system, *(message for example in own for message in example.messages))
+        found[spec.role] = [
+            (*before, Message(role="user", content=seen[spec.role])) for seen in evenings
+        ]
+    return found
+
+
+def _evenings(task: Any) -> Iterator[dict[str, str]]:
+    """What the agents see in train games in which all rest."""
     for problem in task.problems("train"):
         state = task.reset(problem, 0)
         while acting := task.to_act(state):
-            for spec in task.agents:
-                if spec.role in found and len(found[spec.role]) < case.prompts:
-                    said = [Message(role="system", content=spec.system_prompt)]
-                    for one in shown.get(spec.role, {}).get("examples", ()):
-                        said += [
-                            Message(role="user", content=one["asked"]),
-                            Message(role="assistant", content=one["answered"]),
-                        ]
-                    own = Message(role="user", content=task.observe(state, spec.role))
-                    found[spec.role].append((*said, own))
+            yield {role: task.observe(state, role) for role in ROLES}
             state = task.step(state, dict.fromkeys(acting, "house 0, rest"))
-    return found
 
 
 def measure(case: Case, way: str, grads: Path) -> dict[str, Any]:
