@@ -30,7 +30,7 @@ RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 """Config keys of models that change the logits after the last linear layer."""
 _COPIED = 0.25
 """Memory that a pass keeps for a token's keys and values alone, as a share of what it keeps for a
-token that it computes, about: by `fits` 0.19 for the embedded model, and less where the
+token that it computes, about: by `fits` 0.16 for the embedded model, and less where the
 feed-forward part is wider."""
 _Function: Any = torch.autograd.Function  # its methods have no types
 
