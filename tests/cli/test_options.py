@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -74,6 +75,8 @@ def test_the_last_run_can_be_the_team(tmp_path: Path, monkeypatch: pytest.Monkey
     stage = tmp_path / "runs" / "recipe" / "stages" / "1-search"
     stage.mkdir(parents=True)
     (stage / "journal.jsonl").write_text("")
+    later = (run / "journal.jsonl").stat().st_mtime_ns + 10**9  # a file's clock ticks in ms
+    os.utime(stage / "journal.jsonl", ns=(later, later))
     (stage.parents[1] / "config.yaml").write_text("")
     assert run_folder("last") == Path("runs", "recipe")
     (tmp_path / "last").mkdir()
