@@ -394,7 +394,7 @@ def _loud(host: str) -> Shell:
 
     def start(command: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         cut = [word for word in command[1:] if not word.startswith("-")]
-        said = f"cd {host} && {cut[-1]}; code=$?; echo logout; exit $code"
+        said = f"cd {host} && PATH=$PWD/bin:$PATH; {cut[-1]}; code=$?; echo logout; exit $code"
         return shell(["sh", "-c", said] if command[0] == "ssh" else ["true"], errors)
 
     return start
@@ -422,6 +422,8 @@ def test_setup_reads_an_answer_between_other_words(tmp_path: Path) -> None:
     (folder / "venv" / "bin" / "python").write_text("#!/bin/sh\n")
     (folder / "venv" / "bin" / "python").chmod(0o755)
     (folder / "setup.json").write_text('{"since": 5, "wheel": "", "extras": []}\n')
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "rsync").symlink_to("/bin/true")  # setup asks only whether it is there
     with pytest.raises(OrchestryError, match="found 'logout' in place of an answer"):
         set_up(connect("gpu", shell=_loud(str(tmp_path))), (), None, False, print)
     with pytest.raises(OrchestryError, match="found '' in place of an answer"):
