@@ -70,7 +70,8 @@ class ProviderError(OrchestryError):
 
     `transient`: the same request may succeed later. `refused`: this request can't succeed, but
     others may. If neither is set, no request will succeed. `billed`: the vendor may have charged
-    for it although no answer came. `retry_after`: seconds that the server asked us to wait.
+    for it although no answer came. `busy`: the server says that it is too busy just now.
+    `retry_after`: seconds that the server asked us to wait.
     """
 
     def __init__(
@@ -80,12 +81,14 @@ class ProviderError(OrchestryError):
         transient: bool,
         billed: bool,
         refused: bool = False,
+        busy: bool = False,
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.transient = transient
         self.billed = billed
         self.refused = refused
+        self.busy = busy
         self.retry_after = retry_after
 
 

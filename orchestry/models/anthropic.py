@@ -19,16 +19,15 @@ from orchestry.core.tools import ToolCall
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     SdkProvider,
-    billed_count,
     explain_failure,
     malformed,
     post,
     request_bound,
     schema_bound,
     text_in,
-    whole,
     without,
 )
+from orchestry.models.usage import billed
 
 DEFAULT_MODEL = "claude-haiku-5-5"
 VENDOR_URL = "https://api.anthropic.com"
@@ -154,23 +153,18 @@ class AnthropicProvider(SdkProvider):
         blocks = answer.get("content")
         if not isinstance(blocks, list):
             raise malformed(self._endpoint, f"a message without content: {answer}")
-        usage = answer.get("usage") if isinstance(answer.get("usage"), dict) else {}
-        assert isinstance(usage, dict)
-        read = whole(usage.get("cache_read_input_tokens")) or 0
-        written = whole(usage.get("cache_creation_input_tokens")) or 0
-        fresh, bound = whole(usage.get("input_tokens")), self.input_bound(request)
         text = "".join(self._endpoint.answered(b.get("text")) for b in blocks if _is(b, "text"))
         calls = tuple(_call(block) for block in blocks if _is(block, "tool_use"))
+        bound, some = self.input_bound(request), bool(text or calls)
+        usage = billed(answer.get("usage"), bound, request.max_tokens, some=some)
         stop = str(answer.get("stop_reason") or "end")
         return Completion(
             text=text,
             model=request.model,
-            input_tokens=bound if fresh is None else fresh + read + written or bound,
-            output_tokens=billed_count(
-                usage.get("output_tokens"), request.max_tokens, some=bool(text or calls)
-            ),
-            cached_tokens=read,
-            cache_write_tokens=written,
+            input_tokens=usage.input,
+            output_tokens=usage.output,
+            cached_tokens=usage.cached,
+            cache_write_tokens=usage.written,
             stop=_STOPS.get(stop, stop),
             calls=calls,
         )
@@ -189,6 +183,7 @@ class _Assembly:
     def add(self, event: Any) -> None:
         if event.type == "message_start":
             self._count(event.message.usage)
+            self._usage.pop("output_tokens", None)  # of what was drawn before the first event
         elif event.type == "content_block_delta" and event.delta.type == "text_delta":
             self._text.append(event.delta.text)
         elif event.type == "content_block_start" and event.content_block.type == "tool_use":
@@ -199,6 +194,7 @@ class _Assembly:
                 self._calls[event.index]["input"] += event.delta.partial_json
         elif event.type == "message_delta":
             self._stop = event.delta.stop_reason
+            self._usage.pop("output_tokens", None)  # only the last count is of the whole answer
             self._count(event.usage)
         elif event.type == "message_stop":
             self.whole = True

@@ -418,8 +418,9 @@ class Gateway:
             error = Overbilled(
                 f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
                 f"${worst:.6g}: its token counts are above the request's bounds, so no cap can be "
-                "kept and nothing more is asked; results are kept: correct the server or its "
-                f"price, then `orchestry resume {self.ledger.folder}`"
+                f"kept and nothing more is asked, but {self._open['paid']} calls in flight will be "
+                "billed; results are kept: correct the server or its price, then "
+                f"`orchestry resume {self.ledger.folder}`"
             )
             self._on_warn(str(error))  # also where nothing more was to be asked
             self._door.shut(error)

@@ -34,9 +34,19 @@ CONNECT_S = 10.0
 _LONGEST_DETAIL = 300
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 529}
-_NOT_GENERATED = {409, 425, 429, 503, 529}  # refused before any token was generated
-_UNBILLED = {"generativelanguage.googleapis.com": {400, 500}}
-"""Statuses for which a vendor says that it charges nothing, by host. Gemini: "If your request fails
+_BUSY = {409, 425, 429, 503, 529}
+"""Statuses of a server that is too busy. A vendor's own host answers so before it generates a
+token; a gateway may do so after the vendor behind it has generated, and billed, the answer."""
+_UNBILLED = {
+    "api.anthropic.com": _BUSY,
+    "api.openai.com": _BUSY,
+    "api.x.ai": _BUSY,
+    "api.deepseek.com": _BUSY,
+    "api.groq.com": _BUSY,
+    "api.mistral.ai": _BUSY,
+    "generativelanguage.googleapis.com": _BUSY | {400, 500},
+}
+"""Statuses for which a vendor charges nothing, by its own host. Gemini: "If your request fails
 with a 400 or 500 error, you won't be charged for the tokens used"
 (https://ai.google.dev/gemini-api/docs/billing). Anthropic and OpenAI say nothing of the kind."""
 _TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
@@ -242,8 +252,8 @@ def refusal(
         message,
         transient=transient and not account,
         refused=not transient and not account,
-        billed=(status >= 500 or status == 408)
-        and status not in _NOT_GENERATED
+        busy=status in _BUSY,
+        billed=(status >= 500 or status == 408 or (status in _BUSY and not account))
         and status not in _UNBILLED.get(urlsplit(endpoint.url).hostname or "", ()),
         retry_after=retry_after(headers, clock),
     )
@@ -260,18 +270,6 @@ def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float
         return max(0.0, parsedate_to_datetime(value).timestamp() - clock())
     except (ValueError, OverflowError):
         return None
-
-
-def whole(value: object) -> int | None:
-    """A server's token count; None if it is missing or impossible."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def billed_count(value: object, worst: int, *, some: bool) -> int:
-    """A billed token count. The worst case if the server gave none, or gave 0 although there are
-    `some`, because a bill must not be underestimated."""
-    count = whole(value)
-    return worst if count is None or (some and not count) else count
 
 
 def text_in(value: object) -> str:

@@ -17,15 +17,14 @@ from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     Endpoint,
     SdkProvider,
-    billed_count,
     malformed,
     post,
     request_bound,
     schema_bound,
-    whole,
     without,
 )
 from orchestry.models.request_key import request_digest
+from orchestry.models.usage import billed
 
 VENDOR_URL = "https://api.openai.com/v1"
 _TEMPERATURE = 0.8
@@ -97,21 +96,19 @@ class OpenAIProvider(SdkProvider):
         message = choice.get("message") if choice else None
         if choice is None or not isinstance(message, dict):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
-        usage = _dict(answer.get("usage"))
-        text, bound = self._endpoint.answered(message.get("content")), self.input_bound(request)
+        text = self._endpoint.answered(message.get("content"))
         asked = message.get("tool_calls")
         numbers = count(sum(len(one.calls) for one in request.messages))
         calls = [*map(ToolCall.read, asked, numbers)] if isinstance(asked, list) else []
-        cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
+        bound, some = self.input_bound(request), bool(text or calls)
+        usage = billed(answer.get("usage"), bound, request.max_tokens, some=some)
         stop = str(choice.get("finish_reason") or "end")
         return Completion(
             text=text,
             model=request.model,
-            input_tokens=billed_count(usage.get("prompt_tokens"), bound, some=True),
-            output_tokens=billed_count(
-                usage.get("completion_tokens"), request.max_tokens, some=bool(text or calls)
-            ),
-            cached_tokens=cached or 0,
+            input_tokens=usage.input,
+            output_tokens=usage.output,
+            cached_tokens=usage.cached,
             stop=_STOPS.get(stop, stop),
             calls=tuple(calls),
         )

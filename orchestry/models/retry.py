@@ -52,7 +52,12 @@ class Breaker:
         """Why the last call was given up, if no call was answered since."""
         self._failures = 0
         self._refused = set[tuple[int, tuple[Message, ...]]]()
-        self._since = self._opened = 0.0
+        self._since = 0.0
+        """When the failures in a row began."""
+        self._waits: float | None = None
+        """When the first wait for the server began, since its last answer."""
+        self._longest = 0.0
+        """The longest pause that was told."""
         self._probes = 0
         self._last: ProviderError | None = None
         self.away = self._told = False
@@ -76,7 +81,7 @@ class Breaker:
     def answered(self) -> None:
         """A call was answered, so the server is available."""
         self.answers += 1
-        self._failures, self.doubt = 0, None
+        self._failures, self._waits, self.doubt = 0, None, None
         self._refused.clear()
         if self.away:
             self.away = False
@@ -91,8 +96,8 @@ class Breaker:
         self._failures += 1
         self._last = error
         if not self.away and self._failures >= AWAY_AFTER:
-            self.away, self._opened = True, self._clock()
-            self._probes, self._told = 0, False
+            self.away, self._probes, self._told = True, 0, False
+            self._waits = self._clock() if self._waits is None else self._waits
 
     def gave_up(self, request: Request, error: ProviderError) -> None:
         """A call failed for good; raises ProviderError if the server seems to refuse every
@@ -109,20 +114,39 @@ class Breaker:
                 billed=False,
             )
 
-    async def _pause(self) -> None:
-        """Waits before a probe: as long as the server asks, else twice the last pause."""
-        left = self._opened + self._config.patience_s - self._clock()
+    def asked(self, pause: float) -> float:
+        """The pause that the server asks for, cut to what is left of the patience. A long one is
+        said, and again if one is twice as long. Raises ServerAway where nothing is left."""
+        pause = self._patient(pause)
+        if pause > max(QUIET_S, 2 * self._longest):
+            self._longest = pause
+            why = reason(self._last) if self._last else ""
+            self._say(
+                f"{self._name} asks to wait ({why}): the call waits {_span(pause)}, and the run at "
+                f"most {_span(self._config.patience_s)} for any answer (--patience)"
+            )
+        return pause
+
+    def _patient(self, pause: float) -> float:
+        """The pause, cut to what is left of `retry.patience_s` since the first wait."""
+        self._waits = self._clock() if self._waits is None else self._waits
+        left = self._waits + self._config.patience_s - self._clock()
         if left <= 0:
             raise ServerAway(
                 f"{self._what()}, and was waited for {_span(self._config.patience_s)} "
                 "(--patience): all results are kept, and `orchestry resume` continues the run"
             )
+        return min(left, pause)
+
+    async def _pause(self) -> None:
+        """Waits before a probe: as long as the server asks, else twice the last pause."""
         last = self._last
-        longest = self._config.patience_s if last and last.billed else LONGEST_PAUSE_S
+        paid = last and last.billed and not last.busy
+        longest = self._config.patience_s if paid else LONGEST_PAUSE_S
         pause = max(SHORTEST_PAUSE_S, 2 * self._config.base_s) * 2.0 ** min(self._probes, 30)
         pause = min(longest, pause) * self._rng.uniform(0.5, 1.0)
-        pause = min(left, max(pause, (last and last.retry_after) or 0.0))
         self._probes += 1
+        pause = self._patient(max(pause, (last and last.retry_after) or 0.0))
         if not self._told and self._clock() + pause - self._since > QUIET_S:
             self._told = True
             patience = _span(self._config.patience_s)
@@ -174,7 +198,8 @@ async def persist(
 
     Attempts while the server was away don't count. A free call is not given up until the server has
     answered another call since the first failure, because until then the server may be at fault.
-    Raises the last ProviderError, with the number of attempts.
+    Neither is one that met a server too busy, though a gateway may have billed it.
+    Raises the last ProviderError, with the number of attempts, or the Breaker's ServerAway.
     """
     tries, billed, answers = 0, 0, server.answers
     while True:
@@ -188,11 +213,12 @@ async def persist(
             answers = server.answers
         if server.away:
             continue
-        tries, billed = tries + 1, billed + failure.billed
+        tries, billed = tries + 1, billed + (failure.billed and not failure.busy)
         used_up = tries >= config.attempts and server.answers > answers
         if used_up or billed >= min(config.attempts, config.billed_attempts):
             raise _after(tries, failure) from failure
-        await sleep(wait_s(config, rng, tries, failure))
+        pause = wait_s(config, rng, tries, failure)
+        await sleep(pause if failure.retry_after is None else server.asked(pause))
 
 
 def wait_s(config: RetryConfig, rng: random.Random, attempt: int, error: ProviderError) -> float:
@@ -211,5 +237,6 @@ def _after(tries: int, error: ProviderError) -> ProviderError:
         f"after {tries} attempts: {error}" if tries > 1 else str(error),
         transient=True,
         billed=error.billed,
+        busy=error.busy,
         retry_after=error.retry_after,
     )

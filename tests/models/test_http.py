@@ -30,12 +30,12 @@ ENDPOINT = Endpoint("openai", "http://u:pw@h:1/v1?k=v", "K_VAR", "U_VAR", 1.0, K
         (413, False, False, "shorten"),
         (422, False, False, "correct the setting"),
         (521, True, True, "again"),
-        (429, True, False, "again"),
+        (429, True, True, "again"),
         (500, True, True, "again"),
         (502, True, True, "again"),
-        (503, True, False, "again"),
+        (503, True, True, "again"),
         (504, True, True, "again"),
-        (529, True, False, "again"),
+        (529, True, True, "again"),
     ],
 )
 async def test_each_status_has_its_meaning(
@@ -58,6 +58,18 @@ def test_what_a_vendor_says_it_does_not_bill_costs_nothing(status: int, billed: 
     gemini = Endpoint("openai", url, "K_VAR", "U_VAR", 1.0, KEY)
     assert refusal(gemini, status, {}, b"").billed == billed
     assert refusal(ENDPOINT, status, {}, b"").billed == (status >= 500)
+
+
+@pytest.mark.parametrize("status", [409, 425, 429, 503, 529])
+def test_only_a_vendors_own_host_is_busy_for_free(status: int) -> None:
+    """A gateway may say so after the vendor behind it has billed."""
+    vendors = "https://api.anthropic.com", "https://api.openai.com/v1", "https://api.x.ai/v1"
+    others = "https://openrouter.ai/api/v1", "http://127.0.0.1:4000", "https://api.openai.com.h/v1"
+    billed = [
+        refusal(Endpoint("openai", url, "K_VAR", "U_VAR", 1.0, KEY), status, {}, b"").billed
+        for url in (*vendors, *others)
+    ]
+    assert billed == [False] * 3 + [True] * 3
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe\x00junk", b"<html><title>Oops</title></html>"])

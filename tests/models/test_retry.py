@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestry.core.config import RetryConfig
-from orchestry.core.errors import ProviderError
+from orchestry.core.errors import ProviderError, ServerAway
 from orchestry.models.retry import LONGEST_ASKED_S, Breaker, persist, wait_s
 
 
@@ -110,3 +110,49 @@ def test_without_it_the_wait_doubles_up_to_the_longest(
     config = RetryConfig(base_s=base, max_s=longest)
     found = wait_s(config, random.Random(seed), attempt, _error())
     assert 0.0 <= found <= min(longest, base * 2.0 ** min(attempt - 1, 100))
+
+
+class _Clocked:
+    """A server that always asks for the same pause, and a clock that its waits move."""
+
+    def __init__(self, asked_s: float, patience_s: float) -> None:
+        self.config = RetryConfig(patience_s=patience_s, base_s=0.0)
+        self.asked_s, self.now, self.calls = asked_s, 0.0, 0
+        self.said: list[tuple[float, str]] = []
+        rng = random.Random(0)
+        self.breaker = Breaker("it", self.config, rng, self.say, lambda: self.now, self.sleep)
+
+    def say(self, text: str) -> None:
+        self.said.append((self.now, text))
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    async def ask(self) -> str:
+        async with self.breaker.turn():
+            self.calls += 1
+            error = _error(retry_after=self.asked_s)
+            self.breaker.failed(error)
+            raise error
+
+    async def run(self) -> None:
+        await persist(self.ask, self.config, self.breaker, random.Random(0), self.sleep)
+
+
+@given(st.floats(2.1, 1e6), st.floats(0.1, 1e4))
+async def test_a_pause_that_a_server_asks_for_is_told_and_ends_with_the_patience(
+    asked_s: float, patience_s: float
+) -> None:
+    server = _Clocked(asked_s, patience_s)
+    with pytest.raises(ServerAway, match="--patience"):
+        await server.run()
+    assert server.now == pytest.approx(patience_s), "patience counts from the first wait"
+    if min(asked_s, patience_s) > 2.0:
+        assert server.said[0][0] == 0.0, "told before it is waited for"
+        assert "asks to wait" in server.said[0][1]
+
+
+async def test_a_server_that_is_busy_is_asked_again_though_it_may_bill() -> None:
+    busy = ProviderError("busy", transient=True, billed=True, busy=True)
+    server = _Server([busy] * 5)
+    assert await server.run(RetryConfig(attempts=6, billed_attempts=3)) == "answer"
