@@ -51,7 +51,7 @@ def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -
     function, failure = _load(job["code"], job["entry_point"], call_s)
     while True:
         args, named = loads(receive())
-        record = failure or attempt(partial(function, **named), args, call_s, kin=True)
+        record = failure or attempt(partial(function, **named), args, call_s)
         send(fitted(record, output_kb << 10, output_kb))
 
 
@@ -93,13 +93,13 @@ def execute(code: str, names: dict[str, Any]) -> None:
     exec(compile(code, _NAME, "exec", dont_inherit=True), names)  # noqa: S102
 
 
-def attempt(function: Callable[..., Any], args: Any, call_s: float, *, kin: bool = False) -> Record:
+def attempt(function: Callable[..., Any], args: Any, call_s: float) -> Record:
     """Runs one call: its value as tagged JSON, or why there is none."""
 
     def answer() -> Record:
         value = function(*args)
         try:
-            data = dumps(value, kin=kin)
+            data = dumps(value, kin=True)
         except Untaggable as error:
             return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
         return {"verdict": "value", "value": data}

@@ -6,6 +6,7 @@ tuple, set, frozenset, dict with any keys, bytes and huge integers stay differen
 
 from __future__ import annotations
 
+import enum
 import json
 import marshal
 from collections import Counter, OrderedDict, defaultdict
@@ -24,6 +25,12 @@ _NAMES = {"index", "verdict", "value"}
 _SCALARS = frozenset((int, float, str, bool, type(None)))
 _KIN: dict[type, type] = {Counter: dict, OrderedDict: dict, defaultdict: dict}
 """Standard-library types that equal a plain dict."""
+_PLAIN = (
+    (enum.IntEnum, int, int.__index__),
+    (enum.IntFlag, int, int.__index__),
+    (enum.StrEnum, str, str.__str__),
+)
+"""Enumerations whose members equal plain values: class, type of the value, and how to get it."""
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
 _MAKERS: dict[str, Any] = {tag: kind for kind, tag in _SEQUENCES.items()}
 
@@ -39,7 +46,8 @@ _decode = json.JSONDecoder().decode
 def dumps(value: Any, *, kin: bool = False) -> bytes:
     """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting.
 
-    With `kin`, the standard library's dict types count as dicts.
+    With `kin`, the standard library's dict types count as dicts, and members of IntEnum, IntFlag
+    and StrEnum as their values, except where the class has its own `__eq__`.
     """
     if type(value) is int and -_BIG < value < _BIG:  # the most frequent value of all
         return b"%d" % value
@@ -102,6 +110,9 @@ def _parsed(data: bytes) -> Any:
 
 def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:
     kind = kin.get(type(value), type(value))
+    if kin and isinstance(kind, enum.EnumType):
+        value = _member(value)
+        kind = type(value)
     if value is None or kind is bool or kind is float or kind is str:
         return value
     if kind is int:  # hex: long decimals are refused by the interpreter
@@ -116,6 +127,14 @@ def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:
         pairs = dict.items(value)
         return ["d", [[_tag(k, depth - 1, kin), _tag(v, depth - 1, kin)] for k, v in pairs]]
     raise Untaggable(f"a {kind.__name__} is no plain data")
+
+
+def _member(value: Any) -> Any:
+    """The plain value that an enumeration's member equals, if it equals one; else the member."""
+    for base, plain, valued in _PLAIN:
+        if isinstance(value, base) and type(value).__eq__ is plain.__eq__:
+            return valued(value)
+    return value
 
 
 def _untag(raw: Any, depth: int) -> Any:
