@@ -189,7 +189,17 @@ _NOW: dict[int, Callable[[], int]] = {0: time.time_ns, 1: time.monotonic_ns}
 _Call = Callable[..., int]
 
 
-_GUEST = ("tagged", "wire", "candidate", "tester", "objects", "standin", "pytester", "guest")
+_GUEST = (
+    "tagged",
+    "wire",
+    "mirror",
+    "candidate",
+    "tester",
+    "objects",
+    "standin",
+    "pytester",
+    "guest",
+)
 _BOOT = """
 import sys
 for name, source in {modules!r}:

@@ -34,7 +34,7 @@ _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 PACKAGE = "orchestry.sandbox.inside"
 _PROGRAM = (
     *("tagged", "wire", "syscalls", "seccomp", "confine", "image"),
-    *("candidate", "tester", "objects", "standin", "pytester", "trial", "server"),
+    *("mirror", "candidate", "tester", "objects", "standin", "pytester", "trial", "server"),
 )
 _START_S = 20.0  # for starting the interpreter on a busy machine
 _GRACE_S = 10.0  # in addition to the run's time, for a server without its own core
