@@ -179,8 +179,8 @@ class Mirror:
         if kind is bytearray:
             return "y", value.hex()
         if kind in _ITEMS:
-            more: tuple[Any, ...] = (value.maxlen,) if kind is deque else ()
-            return _ITEMS[kind], [self._tag(item, MAX_DEPTH) for item in value], *more
+            items = [self._tag(item, MAX_DEPTH) for item in value]
+            return (_ITEMS[kind], items, value.maxlen) if kind is deque else (_ITEMS[kind], items)
         if kind in _PAIRS:
             return _PAIRS[kind], self._pairs(dict.items(value))
         state: Any = object.__getstate__(value)
