@@ -129,8 +129,8 @@ SERVER = {
 """Calls with which a server starts, limits and ends children; a child gives these up."""
 FORK = 57
 """Other fork calls on x86_64; aarch64 has only clone."""
-SERVER_RULES = ("clone", "prlimit64")
-"""Rules for children only."""
+SERVER_RULES = ("clone", "prlimit64", "clock_gettime")
+"""Rules for children only: a server also looks at its children's clocks."""
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine: its AUDIT_ARCH number; in the order of the numbers above."""
