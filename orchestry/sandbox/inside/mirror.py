@@ -149,7 +149,7 @@ class Mirror:
         if self._names.get(kind.__name__) is kind and not isinstance(value, BaseException):
             return [_AT, self._number(value)]
         if isinstance(value, _VIEWS):
-            return [_AT, self._number([*value])]
+            return [_AT, self._number(list(value))]
         if hasattr(kind, "__next__"):
             return ["g", self.give(value, functools.partial(_following, value))]
         if callable(value):
