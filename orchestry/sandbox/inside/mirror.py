@@ -13,7 +13,7 @@ import builtins
 import enum
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from orchestry.sandbox.inside.tagged import (
@@ -32,7 +32,7 @@ _SCALARS = frozenset((int, float, str, bool, type(None)))
 _ITEMS: dict[type, str] = {list: "l", set: "s", deque: "q", bytearray: "y"}
 _PAIRS: dict[type, str] = {dict: "d", Counter: "C", OrderedDict: "O", defaultdict: "D"}
 _MUTABLE: dict[str, type] = {tag: kind for kind, tag in [*_ITEMS.items(), *_PAIRS.items()]}
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type[Iterable[Any]], ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _OBJECT, _AT = "o", "r"
 
 
@@ -100,16 +100,14 @@ class Mirror:
             root, changes = raw
             for number, tag, *rest in changes:
                 self._place(number, tag, rest)
-            for change in changes:
+            for change in sorted(changes, key=lambda one: one[1] != _OBJECT):  # they may be keys
                 self._fill(self._heap[change[0]], change[2:])
                 self._known[change[0]] = encode(change)
             return self._untag(root, MAX_DEPTH)
         except Untaggable:
             raise
-        except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+        except Exception as error:  # also of a property's setter
             raise Untaggable(f"no value: {type(error).__name__}") from None
-        except RecursionError:
-            raise Untaggable("nested too deep") from None
 
     def loads(self, data: bytes) -> Any:
         """The same for a message."""
