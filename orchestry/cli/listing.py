@@ -107,7 +107,7 @@ def _played(row: Row) -> str:
     from orchestry.report.text import tick
 
     if row.steps is not None:
-        return f"{row.steps / row.asked:.0%} of {tick(row.asked)} steps"
+        return f"{min(1.0, row.steps / row.asked):.0%} of {tick(row.asked)} steps"
     return f"{row.episodes:,} of {row.asked:,}"
 
 

@@ -53,7 +53,10 @@ class Given(TypedDict):
     ]
     memory_mb: Annotated[int | None, option(LIMITS, "MiB of address space.  [256]", metavar="MB")]
     output_kb: Annotated[
-        int | None, option(LIMITS, "KiB of one call's value.  [256]", metavar="KB")
+        int | None,
+        option(
+            LIMITS, "KiB that a program's calls return and raise together.  [256]", metavar="KB"
+        ),
     ]
     processes: Annotated[
         int | None, option(LIMITS, "Threads, the first one included.  [16]", metavar="N")

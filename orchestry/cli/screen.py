@@ -72,6 +72,10 @@ def fitted(text: str, hang: int = 0, *, stderr: bool = False) -> str:
     return "\n".join(map(wrapper.fill, text.splitlines()))
 
 
+_RESET = "\x1b[0m"
+"""What colorama, which numba loads, writes when Python exits."""
+
+
 class Lenient:
     """A text stream that writes nothing more after its first error of the given kind.
 
@@ -88,7 +92,8 @@ class Lenient:
         return Styled(self._stream, self._kind)
 
     def write(self, text: str) -> int:
-        self._write(tame(text))
+        if text != _RESET:
+            self._write(tame(text))
         return len(text)
 
     def flush(self) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -365,6 +366,26 @@ def _count(value: Any, seen: int) -> int:
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
     return (folder / "journal.jsonl").is_file()
+
+
+CHECK = "check.yaml"
+"""The config of a judge check, whose folder has a journal too. Not config.yaml, so that `orchestry
+resume` does not take it for a run."""
+
+
+def is_judge_check(folder: Path) -> bool:
+    """Whether a folder holds a judge check."""
+    return (folder / CHECK).is_file()
+
+
+def refuse_pipes(folder: Path) -> None:
+    """Raises StoreError for what is no file in a folder that is to be read: to open a named pipe
+    would wait for ever."""
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            with suppress(FileNotFoundError):  # just replaced, or a link to nothing
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise StoreError(f"{path} is a pipe or a device, not a file: remove it")
 
 
 def is_player(path: Path) -> bool:

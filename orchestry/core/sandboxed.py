@@ -35,7 +35,8 @@ class Limits(Frozen):
     """Limits of one run of a candidate, for all its calls together."""
 
     wall_s: float = Field(6.0, ge=0.1, le=3600.0, allow_inf_nan=False)
-    """Wall-clock seconds. More than `cpu_s`, so that a busy machine fails no right answer."""
+    """Wall-clock seconds of a run that sleeps. One that uses CPU time may take 10 times as long, so
+    that a busy machine changes no verdict."""
     cpu_s: float = Field(2.0, ge=0.1, le=3600.0, allow_inf_nan=False)
     """CPU seconds. One call may use half of them, so that time is left for the others."""
     memory_mb: int = Field(256, ge=64, le=1 << 20)
@@ -64,7 +65,8 @@ class Sandbox(Protocol):
         """Runs `check(candidate)` of `test`, as in HumanEval.
 
         The test has its own process. Its `candidate` calls the code's `entry_point` in another
-        process, so the code never sees the asserts. The value is (asserts that held, all asserts);
+        process, so the code never sees the asserts. What a call changes in its arguments is changed
+        for the test too. The value is (asserts that held, all asserts);
         `why` names the first that failed.
         """
         ...

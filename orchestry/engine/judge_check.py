@@ -20,6 +20,7 @@ from orchestry.core.config import (
     SamplingConfig,
 )
 from orchestry.core.errors import ConfigError
+from orchestry.core.files import CHECK
 from orchestry.core.resolve import Mark, leaves, marks, read_config_file
 from orchestry.core.types import Completion, Frozen, Policy, Request, Siblings
 from orchestry.engine.graded import GradedSet, graded_sets
@@ -34,9 +35,6 @@ from orchestry.judge.ranking import Order, balanced
 from orchestry.models.gateway import Gateway
 from orchestry.store.run import Store
 
-_NAME = "check.yaml"
-"""The config's file name. Not config.yaml, so that `orchestry resume` does not take this for a
-run."""
 _DRAWS = (0, 1)
 QUESTIONS = 2 * len(_DRAWS)
 """Calls per problem, without repairs."""
@@ -134,7 +132,7 @@ def _keep_config(store: Store, config: RunConfig) -> None:
 
     Raises ConfigError if the directory holds another check, or no check.
     """
-    path = store.folder / _NAME
+    path = store.folder / CHECK
     if not path.exists() and store.events:
         raise ConfigError(
             f"{store.folder} holds a run, not a judge check: choose another --run-dir"
@@ -148,7 +146,7 @@ def _keep_config(store: Store, config: RunConfig) -> None:
                     f"{store.folder} holds a check with {key}={before.get(key)}, not "
                     f"{now.get(key)}: give the settings of then, or choose another --run-dir"
                 )
-    store.write(_NAME, config.to_yaml())
+    store.write(CHECK, config.to_yaml())
 
 
 def _free(key: str) -> bool:

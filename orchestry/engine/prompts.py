@@ -160,8 +160,9 @@ def _origin(found: Prompts) -> str:
 
 def _readme(found: Prompts) -> str:
     role, member = next(iter(found.team.items()))
-    ask = _ASK_CLAUDE if found.provider == "anthropic" and member.system_prompt else _ASK
-    usage = ask.format(role=role)
+    ask = _ASK_CLAUDE if found.provider == "anthropic" else _ASK
+    prompt = ("system, *", 'system=system["content"], ') if member.system_prompt else ("", "")
+    usage = ask.format(role=role, system=prompt[0], given=prompt[1])
     again = f"orchestry run --task {found.config.task} --config team.yaml"
     parts = [
         f"# {', '.join(found.team)}: the team of task {found.config.task}",
@@ -198,9 +199,9 @@ print(OpenAI().chat.completions.create(**chat).choices[0].message.content)
 _ASK_CLAUDE = """\
 from anthropic import Anthropic
 from team import TEAM, messages
-system, *chat = messages("{role}", "...")
+{system}chat = messages("{role}", "...")
 how = {{"model": TEAM["{role}"]["model"], "max_tokens": TEAM["{role}"]["max_tokens"]}}
-print(Anthropic().messages.create(**how, system=system["content"], messages=chat).content[0].text)
+print(Anthropic().messages.create(**how, {given}messages=chat).content[0].text)
 """
 
 

@@ -228,6 +228,8 @@ async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> Orchestr
         async with plan.backend.open(Opening(store, plan.task, rate, work.tools, work.note)):
             store.journal.append(_opened(plan, ground or {}))
             work.begin(sandbox.level)
+            if unfit := await _unfit(plan, work.tools):
+                work.note(unfit)
             with heeding(work.interrupt):
                 await work.play(rate)
     failure = work.failure or fruitless(plan, store.episodes.values())
@@ -236,6 +238,19 @@ async def drive(work: Work, ground: Mapping[str, Any] | None = None) -> Orchestr
     store.journal.append(Stopped(reason=reason, at=time.time()))
     store.journal.sync()
     return failure
+
+
+async def _unfit(plan: Plan, tools: Tools) -> str:
+    """Which problems no answer can solve, and why."""
+    asked = {problem.id: problem for problem in plan.problems}.values()
+    found = await asyncio.gather(*(plan.task.unfit(problem, tools) for problem in asked))
+    named = [f"{one.id} ({why})" for one, why in zip(asked, found, strict=True) if why]
+    if not named:
+        return ""
+    return (
+        f"{len(named)} of {len(asked)} problems can't be solved, because their own solution fails "
+        f"here: {', '.join(named)}; leave them out, or mend them"
+    )
 
 
 def _opened(plan: Plan, ground: Mapping[str, Any]) -> Opened:

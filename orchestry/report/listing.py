@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.core.errors import ConfigError, OrchestryError, unknown
-from orchestry.core.files import is_run
+from orchestry.core.files import is_judge_check, is_run
 from orchestry.report.runs import Salvaged
 from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.progress import MEAN
@@ -101,6 +101,8 @@ def _folders(place: Path) -> Iterator[Path]:
     """A run, the stages of a recipe, or the runs and recipes in a folder, by name."""
     if not place.is_dir():
         raise ConfigError(f"{place} is no folder: give a folder of runs, or a run's directory")
+    if is_judge_check(place):
+        return
     if is_run(place):
         yield place
     elif stages := recipe_in(place):

@@ -72,6 +72,15 @@ def line(rows: Sequence[Row], name: str, smooth: int) -> dict[int, float]:
     }
 
 
+def spread(rows: Sequence[Row], smooth: int) -> dict[int, tuple[float, float]]:
+    """By steps, the lowest and the highest return of the batches that `line` has the mean of."""
+    found: dict[int, tuple[float, float]] = {}
+    for end in range(smooth, len(rows) + 1):
+        if seen := [row[RETURN] for row in rows[end - smooth : end] if RETURN in row]:
+            found[int(rows[end - 1]["steps"])] = min(seen), max(seen)
+    return found
+
+
 def over(arms: Sequence[Sequence[Salvaged]]) -> str:
     """What a point of the arms' curves is the mean of, in words."""
     found = sorted({window(runs) for runs in arms})

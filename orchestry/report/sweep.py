@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import write_atomic
+from orchestry.core.files import refuse_pipes, write_atomic
 from orchestry.core.intervals import student_95
 from orchestry.report.headline import signed
 from orchestry.report.held_out import shows_gain
@@ -101,7 +101,8 @@ class Confirmed:
 
 
 def read_sweep(folder: Path) -> Found:
-    """Reads a sweep's folder; raises ConfigError if it holds none."""
+    """Reads a sweep's folder; raises ConfigError if it holds none, StoreError for a pipe in it."""
+    refuse_pipes(folder)
     try:
         known = json.loads((folder / "sweep.json").read_bytes())
         lines = (folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()

@@ -18,6 +18,7 @@ import os
 import platform
 import signal
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ from orchestry.core.files import Pinned, cache, progress_bar, write_atomic
 from orchestry.core.types import Limits
 from orchestry.sandbox.inside import tagged, wire
 from orchestry.sandbox.inside.guest import INBOX, PEER, RECORDS
-from orchestry.sandbox.inside.server import ENDED, FULL, LATE
+from orchestry.sandbox.inside.server import AWAKE, ENDED, FULL, LATE, PATIENCE
 from orchestry.sandbox.worker import FLAGS, PACKAGE, Ended, Unavailable
 
 if TYPE_CHECKING:
@@ -189,7 +190,17 @@ _NOW: dict[int, Callable[[], int]] = {0: time.time_ns, 1: time.monotonic_ns}
 _Call = Callable[..., int]
 
 
-_GUEST = ("tagged", "wire", "candidate", "tester", "objects", "standin", "pytester", "guest")
+_GUEST = (
+    "tagged",
+    "wire",
+    "mirror",
+    "candidate",
+    "tester",
+    "objects",
+    "standin",
+    "pytester",
+    "guest",
+)
 _BOOT = """
 import sys
 for name, source in {modules!r}:
@@ -264,12 +275,22 @@ class Instance:
         """Done as soon as it waits for its job, or is over without."""
         self.over: Future[tuple[int, int]] = Future()
         """How it ended, as server.REPLY has it: which end, and a wait status."""
+        self._clock: int | None = None
+        """That of its thread's CPU time, where the system has one."""
         threading.Thread(target=self._live, daemon=True, name="wasi").start()
 
     def begin(self, job: bytes, room: int) -> None:
         """Gives it its job, and `room` bytes for records."""
         self._room = room
         self.inbox.write(job, wait=False)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds so far; 0 where the system does not say, or it has ended."""
+        try:
+            return 0.0 if self._clock is None else time.clock_gettime(self._clock)
+        except OSError:
+            return 0.0
 
     def stop(self, end: int = ENDED) -> None:
         """Ends it wherever it is; only the first reason counts."""
@@ -282,6 +303,8 @@ class Instance:
             self.peer.close()
 
     def _live(self) -> None:
+        if sys.platform == "linux":
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             status = self._run()
         except BaseException as error:
@@ -429,6 +452,7 @@ def _clock(memory: Memory, clock: int, precision: int, out: int) -> int:
 
 WASI = 3
 _START_S = 60.0  # for the interpreter alone, on a machine that is busy with other things
+_SOON_S = 0.02
 _END_S = 10.0  # from an order to stop to the end: a stopped instance has nothing to wait for
 
 
@@ -482,7 +506,7 @@ class WasiWorker:
             for instance, job in reversed([*zip(running, jobs, strict=True)]):
                 content = wire.framed(tagged.dumps(job))
                 instance.begin(content, room if instance is last else 0)
-            await _until(last, wall_s)
+            await _until_late(running, wall_s)
             last.stop(LATE)
             await _until(last, _END_S)
             return Ended(*last.over.result(timeout=0), bytes(last.said))
@@ -518,6 +542,19 @@ class WasiWorker:
         if instance.over.done() or not instance.ready.done():
             error = instance.over.exception() if instance.over.done() else None
             raise ConnectionError(error or "it ended" if instance.over.done() else "it hangs")
+
+
+async def _until_late(running: Sequence[Instance], wall_s: float) -> None:
+    """Waits for the end of the last one, until they have used `wall_s` of CPU time or slept as
+    long: a busy machine changes nothing, up to PATIENCE times that."""
+    before = used = sum(one.cpu_s for one in running)
+    left, latest = wall_s, time.monotonic() + PATIENCE * wall_s
+    while left > 0 and not running[-1].over.done() and time.monotonic() < latest:
+        await _until(running[-1], max(left, _SOON_S))
+        now = sum(one.cpu_s for one in running)
+        if now - used < AWAKE * left:
+            return
+        used, left = now, wall_s - (now - before)
 
 
 async def _until(instance: Instance, seconds: float) -> None:

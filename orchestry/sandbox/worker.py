@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestry.core.errors import SandboxError
 from orchestry.sandbox.inside import tagged, wire
-from orchestry.sandbox.inside.server import ORDER, REPLY, UNCONFINED
+from orchestry.sandbox.inside.server import ORDER, PATIENCE, REPLY, UNCONFINED
 
 _PR_SET_DUMPABLE = 4
 FLAGS = ("-s", "-P", "-S")  # no site, no folder of its own on sys.path
@@ -34,7 +34,7 @@ _LOADER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 PACKAGE = "orchestry.sandbox.inside"
 _PROGRAM = (
     *("tagged", "wire", "syscalls", "seccomp", "confine", "image"),
-    *("candidate", "tester", "objects", "standin", "pytester", "trial", "server"),
+    *("mirror", "candidate", "tester", "objects", "standin", "pytester", "trial", "server"),
 )
 _START_S = 20.0  # for starting the interpreter on a busy machine
 _GRACE_S = 10.0  # in addition to the run's time, for a server without its own core
@@ -118,7 +118,7 @@ class Worker:
         order += [wire.framed(marshal.dumps(job)) for job in jobs]
         self._writer.write(b"".join(order))  # in one write, because each part would wake the server
         try:
-            async with asyncio.timeout(wall_s + _GRACE_S):
+            async with asyncio.timeout(wall_s * PATIENCE + _GRACE_S):
                 await self._writer.drain()
                 head = await self._reader.readexactly(REPLY.size)
                 end, status, cpu_s, size = REPLY.unpack(head)

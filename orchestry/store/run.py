@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from orchestry.core.config import modern
 from orchestry.core.errors import ConfigError, LockedError, StoreError, reason, too_long
-from orchestry.core.files import is_run, json_lines, read_yaml, refused, write_atomic
+from orchestry.core.files import is_run, json_lines, read_yaml, refuse_pipes, refused, write_atomic
 from orchestry.store import journal
 from orchestry.store.journal import Committed, Evaluated, Event, Journal, Learned, RolledBack
 from orchestry.store.records import EpisodeRecord, Metrics, Summary, rewards_csv
@@ -191,6 +191,8 @@ class Run:
     """A run directory, read lazily; notebooks and reports use it."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises StoreError where a file of the run is a pipe or a device."""
+        refuse_pipes(folder)
         self.folder = folder
 
     @cached_property

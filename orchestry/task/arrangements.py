@@ -108,6 +108,9 @@ class Wrapped(BaseTask[Gathered]):
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
         return await evaluated(self.task, state.problem, state.inner, tools)
 
+    async def unfit(self, problem: Problem, tools: Tools) -> str:
+        return await self.task.unfit(problem, tools)
+
     def delivered(self, state: Gathered) -> str:
         return self.task.delivered(state.inner)
 

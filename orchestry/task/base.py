@@ -105,6 +105,11 @@ class BaseTask(ABC, Generic[StateT]):
         """An answer for every agent that must score 1.0, or None; `tasks check` plays it."""
         return None
 
+    async def unfit(self, problem: Problem, tools: Tools) -> str:
+        """Why no answer can solve a problem, if its own solution fails here; '' otherwise. A run
+        asks once, when it begins, and names such problems."""
+        return ""
+
     def graded(self, problem: Problem) -> Sequence[Mapping[str, str]]:
         """Answers of different quality, each with a text for every agent, the best first.
 

@@ -17,10 +17,12 @@ from orchestry import (
     Tools,
     errors,
     extract_code,
+    join_code,
 )
 
 from . import prompts, sources
 from .options import ROLES, Options
+from .outcome import run_tests
 from .program import AUX, HELPERS, Program, without_promise
 from .samples import samples
 from .schemes import SCHEMES
@@ -207,6 +209,14 @@ class CodeCollaboration(BaseTask[Work]):
     def delivered(self, state: Work) -> str:
         """The program of all."""
         return state.views(self.options.helpers)[-1].text
+
+    async def unfit(self, problem: Problem, tools: Tools) -> str:
+        """Of a data set's function with a test of its own, whose reference must pass it."""
+        if "check" not in problem.data or "reference" not in problem.data:
+            return ""
+        code = join_code([problem.data["preamble"], problem.data["reference"]])
+        found = await run_tests(problem, code, tools)
+        return "" if found.solved else f"{found.passed} of {found.total} tests: {found.failure}"
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)

@@ -36,7 +36,7 @@ def reports(result: Result) -> list[dict[str, Any]]:
 def test_each_verdict_in_the_order_of_the_lines(cli: CommandLine, tmp_path: Path) -> None:
     path = written(
         tmp_path,
-        program("late", "def f(x):\n    while True:\n        pass\n", wall_s=0.5),
+        program("late", "import time\ndef f(x):\n    time.sleep(60)\n", wall_s=0.5),
         program("right"),
         "",
         program("wrong", "def f(x):\n    return x + 1\n", notes="passed over"),

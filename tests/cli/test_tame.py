@@ -103,3 +103,9 @@ def test_a_name_that_no_disk_takes_is_one_short_line(
     result = cli(*words)
     result.failed(2, "the name xxx", "is longer than this disk takes")
     assert len(result.last) < 200
+
+
+def test_a_reset_at_exit_is_not_spelled_out() -> None:
+    out = io.StringIO()
+    Lenient(out, OSError).write("\x1b[0m")
+    assert out.getvalue() == ""

@@ -114,9 +114,10 @@ def test_the_python_file_imports_nothing_and_makes_the_same_chats(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("prompted", [True, False])
 @pytest.mark.parametrize(("vendor", "path"), [("openai", "/v1"), ("anthropic", "")])
 def test_the_readmes_code_runs(
-    vendor: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vendor: str, path: str, prompted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(vendor)
     bodies: list[dict[str, Any]] = []
@@ -130,7 +131,11 @@ def test_the_readmes_code_runs(
         priced = ("prices.m.input=1", "prices.m.output=5", "judge.enabled=false")
         monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        run = played(tmp_path, *where, *priced, model="m")
+        if prompted:
+            run = played(tmp_path, *where, *priced, model="m")
+        else:
+            sets = [*SETS, *where, *priced, "agents.writer.system_prompt="]
+            run = orchestry.train(resolve([], sets), tmp_path / "run")
         folder = export_prompts(run.folder, tmp_path / "out").folder
         (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
         assert len(code.splitlines()) <= 6

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import ConfigError, StoreError
 from orchestry.report.listing import Row, chosen, rows_in
 from orchestry.store.journal import Opened, encode
-from orchestry.store.run import Run, Store, is_written
+from orchestry.store.run import Run, Store, is_written, load_run
 from tests.report.made import copied
 
 
@@ -103,3 +104,25 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere is no folder"):
         rows_in([tmp_path / "nowhere"])
     shutil.rmtree(tmp_path)
+
+
+def test_a_judge_check_is_no_run(place: Path) -> None:
+    shutil.copytree(place / "ended", place / "judge-check--x")
+    (place / "judge-check--x" / "config.yaml").rename(place / "judge-check--x" / "check.yaml")
+    assert {Path(row.run).name for row in rows_in([place])} == {"ended", "cut"}
+
+
+FILES = ("summary.json", "episodes.jsonl", "manifest.json", "config.yaml", "checkpoints/x.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_in_a_runs_folder_is_named_and_not_waited_for(place: Path, name: str) -> None:
+    file = place / "ended" / name
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    (row,) = (row for row in rows_in([place]) if row.run.endswith("ended"))
+    assert row.state == "damaged"
+    assert str(file) in row.error
+    with pytest.raises((StoreError, ConfigError)):
+        load_run(place / "ended")

@@ -426,3 +426,18 @@ def test_the_page_shows_curves_and_hides_the_episodes(
         tab.press("]")
         assert tab.eval("getComputedStyle($('browser')).display") != "none"
         assert not [e for e in tab.events if e["method"] == "Runtime.exceptionThrown"]
+
+
+@given(st.lists(st.none() | st.floats(-1e3, 1e3), min_size=1, max_size=12), st.integers(1, 4))
+def test_a_curve_lies_within_its_band_and_ends_no_higher_than_its_best(
+    returns: list[float | None], smooth: int
+) -> None:
+    rows: list[Row] = []
+    for number, one in enumerate(returns, 1):
+        row: Row = {"steps": 100 * number, neural.GAMES: 3 * number}
+        rows.append(row if one is None else {**row, neural.RETURN: one})
+    found, band = neural.line(rows, neural.RETURN, smooth), neural.spread(rows, smooth)
+    assert found.keys() == band.keys() if smooth > 1 else found.keys() <= band.keys()
+    for steps, mean in found.items():
+        low, high = band[steps]
+        assert low - 1e-6 <= mean <= high + 1e-6

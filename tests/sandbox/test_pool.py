@@ -426,6 +426,28 @@ async def test_a_test_that_ends_early_counts_the_rest_as_failed(confined: ForkSe
     assert "ZeroDivisionError" in result.why
 
 
+async def test_load_changes_no_verdict(confined: ForkServers) -> None:
+    """What computes for 0.6 s has the same verdict beside as many others as make it take twice its
+    wall-clock time."""
+    code = "import time\ndef f(x):\n  while time.process_time() < 0.6 + x: pass\n  return x\n# {}"
+    limits = Limits(wall_s=0.5, cpu_s=3)
+    calls = [Call(args=(0,))]
+    async with ForkServers(LIMITS, workers=4 * (os.cpu_count() or 1)) as crowd:
+        runs = [
+            crowd.run(code.format(n), "f", calls, limits) for n in range(4 * (os.cpu_count() or 1))
+        ]
+        found = await asyncio.gather(*runs)
+    assert {one.verdict for (one,) in found} == {"value"}
+
+
+async def test_who_sleeps_is_cut_off_at_its_wall_clock(confined: ForkServers) -> None:
+    code = "import time\ndef f(x):\n  while True: time.sleep(0.2)"
+    before = time.monotonic()
+    (result,) = await confined.run(code, "f", [Call(args=(0,))], Limits(wall_s=0.5))
+    assert result.verdict == "timeout"
+    assert time.monotonic() - before < 3
+
+
 async def test_a_test_waits_no_longer_than_its_wall_clock(confined: ForkServers) -> None:
     code = "import time\ndef f(x): time.sleep(60)"
     result = await confined.check(code, "f", TEST, Limits(wall_s=1.0))

@@ -11,8 +11,11 @@ import orchestry
 from orchestry.core.config import RunConfig, resolve
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import resume
+from orchestry.engine.run import train as run_train
+from orchestry.engine.session import Silent
 from orchestry.store.journal import Answered, Reserved, read
 from orchestry.store.run import Run
+from orchestry.task.datasets import split_of
 
 HELPERS = ("def aux(n):\n    return n ** 3", "def aux(n):\n    return n", "I can't.")
 MAINS = (
@@ -129,6 +132,28 @@ def test_a_run_on_humaneval(tmp_path: Path) -> None:
     assert (run.summary.stopped, run.summary.episodes) == ("done", 3)
     assert run.summary.tags["solved"] >= 1
     assert "scheme_none" in run.summary.tags
+
+
+def test_a_reference_that_fails_is_named(
+    tmp_path: Path,
+) -> None:
+    path = Path(__file__).parents[1] / "fixtures" / "humaneval" / "humaneval.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    train = [row for row in rows if split_of(row["task_id"].replace("/", "_")) == "train"]
+    train[0]["canonical_solution"] = "    return object()\n"
+    bank = tmp_path / "rows.jsonl"
+    bank.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sets = ["options.bank=humaneval", f"options.path={bank}", "behaviors.enabled=false"]
+    notes: list[str] = []
+
+    class Heard(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    run_train(resolve([], [*BASE, *PRICED, *sets]), tmp_path / "run", Heard())
+    (named,) = [note for note in notes if "own solution fails" in note]
+    assert named.startswith(f"1 of {len(train)} problems")
+    assert train[0]["task_id"].replace("/", "_") in named
 
 
 @pytest.mark.slow

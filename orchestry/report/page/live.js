@@ -109,7 +109,7 @@ function showNow() {
   if (live.state !== now.state) $('now-state').replaceChildren(STATES[now.state] ?? now.state);
   live.state = now.state;
   $('now').classList.toggle('going', going);
-  const done = steps ? [count(steps.last.steps ?? 0), `of ${count(steps.asked)} steps`]
+  const done = steps ? [count(steps.last.steps ?? 0), `steps, ${ofSteps(steps)}`]
     : [count(rows.length), found ? `of ${count(found.episodes_asked)} episodes` : ''];
   const cards = [['progress', ...done], ['time left', span(now.eta_s), going ? 'at this pace' : '']];
   if (!steps) {

@@ -20,13 +20,18 @@ function cards({ steps }) {
   const { last } = steps, test = steps.evaluations.at(-1);
   const top = steps.return.reduce((best, one) => !best || one[1] > best[1] ? one : best, null);
   return [
-    ['return', figure(last['train/avg_reward_100ep']), 'of the last 100 games'],
+    ['return', figure(steps.return.at(-1)?.[1]), `over ${steps.over}`],
     ['best', figure(top?.[1]), top ? `at step ${count(top[0])}` : ''],
     ['evaluation', figure(test?.[1]), test ? `at step ${count(test[0])}` : 'none was asked for'],
-    ['steps', count(last.steps ?? 0), `of ${count(steps.asked)}`],
+    ['steps', count(last.steps ?? 0), ofSteps(steps)],
     ['games', count(last['train/total_episodes'] ?? 0), ''],
     ['steps per second', figure(Math.round(last['train/steps_per_sec'])), ''],
   ];
+}
+
+/** A run plays whole batches, so it may play more steps than were asked for. */
+function ofSteps({ asked, last }) {
+  return `${(last.steps ?? 0) < asked ? 'of' : 'in whole batches, at least'} ${count(asked)}`;
 }
 
 /** The return's curve; below it small ones, which follow its cursor. */
@@ -34,12 +39,15 @@ function returns(steps) {
   const smalls = steps.figures.map((one) => small(one.name, one.points));
   const [means, batches, tests] = ['return', 'batches', 'evaluations']
     .map((name) => new Map(steps[name]));
+  const banded = steps.band.length
+    ? ' The band of the return goes from the lowest of these batches to the highest.' : '';
   const curve = steps.return.length ? chart({
     label: 'Return over environment steps; arrow keys move through the batches',
     unit: 'environment step', height: 260,
     series: [
       { name: 'each batch', points: steps.over === 'a batch' ? [] : steps.batches, kind: 'dots', tone: 5 },
-      { name: `mean over the games of ${steps.over}`, points: steps.return, kind: 'line', tone: 0 },
+      { name: `mean over the games of ${steps.over}`, points: steps.return, kind: 'line', tone: 0,
+        band: steps.band.length ? steps.band : null },
       { name: 'evaluations, in games of their own', points: steps.evaluations, kind: 'marks',
         tone: 1 },
     ],
@@ -51,7 +59,7 @@ function returns(steps) {
   return [el('h3', {}, 'Return of a game, mean over the agents'), curve,
     smalls.length ? [el('h3', {}, 'How learning went'),
       el('div', { class: 'smalls' }, smalls.map((one) => one.node)),
-      el('p', { class: 'fine' }, `A point is the mean over ${steps.over}.`)] : null];
+      el('p', { class: 'fine' }, `A point is the mean over ${steps.over}.${banded}`)] : null];
 }
 
 /** Evaluations in new games: a row per team. */

@@ -21,6 +21,7 @@ def steps(run: Salvaged) -> dict[str, Any] | None:
         return None
     rows, smooth = run.batches, neural.window([run])
     tests = neural.line(rows, neural.EVALUATION, 1)
+    spread = neural.spread(rows, smooth) if smooth > 1 else {}
     at = neural.thinned([int(row["steps"]) for row in rows])
     lines = {
         meaning: _pairs(neural.line(rows, name, smooth), at)
@@ -32,6 +33,7 @@ def steps(run: Salvaged) -> dict[str, Any] | None:
         "asked": run.config["ppo"]["steps"],
         "last": {name: _short(row[name]) for row in rows for name in row if name != "at"},
         "return": _pairs(neural.line(rows, neural.RETURN, smooth), at),
+        "band": [[one, *map(_short, spread[one])] for one in at if one in spread],
         "batches": _pairs(neural.line(rows, neural.RETURN, 1), at),
         "evaluations": _pairs(tests, neural.thinned([*tests])),
         "figures": [{"name": name, "points": points} for name, points in lines.items() if points],

@@ -6,6 +6,7 @@ all of it, so its records are treated as the candidate's own words.
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import marshal
 import signal
@@ -16,7 +17,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from orchestry.sandbox.inside.tagged import Untaggable, dumps, dumps_record, loads
+from orchestry.sandbox.inside.mirror import Mirror
+from orchestry.sandbox.inside.tagged import Untaggable, dumps, dumps_record
 
 _NAME = "<candidate>"
 MAX_WHY = 4096  # the host shows less
@@ -47,12 +49,69 @@ def answer_calls(job: dict[str, Any], send: Send) -> None:
 
 def answer_test(job: dict[str, Any], receive: Callable[[], bytes], send: Send) -> None:
     """Serves calls of a test in another process, until the test ends."""
-    call_s, output_kb = job["call_s"], job["output_kb"]
-    function, failure = _load(job["code"], job["entry_point"], call_s)
+    tested = Tested(job, receive, send)
     while True:
-        args, named = loads(receive())
-        record = failure or attempt(partial(function, **named), args, call_s, kin=True)
-        send(fitted(record, output_kb << 10, output_kb))
+        tested.until_told()
+
+
+class Tested:
+    """The candidate in its own process: answers a test's calls, and calls its functions."""
+
+    def __init__(self, job: dict[str, Any], receive: Callable[[], bytes], send: Send) -> None:
+        self._receive, self._send = receive, send
+        self._call_s, self._output_kb = job["call_s"], job["output_kb"]
+        function, self._failure = _load(job["code"], job["entry_point"], self._call_s)
+        self._names = vars(sys.modules["candidate"])
+        self._mirror = Mirror(self._names, 1, self._ask)
+        self._mirror.give(function, function)
+        self._deep = 0
+
+    def until_told(self) -> tuple[Any, ...]:
+        """Answers, until the test says what a function of its own came to."""
+        while True:
+            what, *content = self._mirror.loads(self._receive())
+            if what != "call":
+                return (what, *content)
+            self._deep += 1
+            work = partial(self._answer, *content)
+            record = self._failure or timed(work, self._call_s)
+            self._send(fitted(record, self._output_kb << 10, self._output_kb))
+            self._deep -= 1
+            if not self._deep:
+                self._mirror.forget()
+
+    def _answer(self, number: int, args: Any, named: Any) -> Record:
+        try:
+            value = self._mirror.given[number][1](*args, **named)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return {"verdict": "error", **explain(error), "value": self._raised(error)}
+        try:
+            return {"verdict": "value", "value": self._mirror.pack(value)}
+        except Untaggable as error:
+            return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
+
+    def _raised(self, error: Exception) -> bytes:
+        """Names of its classes, its arguments and its attributes."""
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        try:
+            return self._mirror.pack((kinds, error.args, vars(error)))
+        except Untaggable:
+            return self._mirror.pack((kinds, (), {}))
+
+    def _ask(self, number: int, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Calls a function of the test's."""
+        data = self._mirror.pack((number, args, named))
+        self._send(
+            fitted({"verdict": "asks", "value": data}, self._output_kb << 10, self._output_kb)
+        )
+        what, content, *rest = self.until_told()
+        if what == "returned":
+            return content
+        known = self._names.get(content, getattr(builtins, content, RuntimeError))
+        kind = known if isinstance(known, type) and issubclass(known, Exception) else RuntimeError
+        raise kind(*rest[0])
 
 
 def fitted(record: Record, room: int, output_kb: int) -> bytes:
@@ -93,13 +152,13 @@ def execute(code: str, names: dict[str, Any]) -> None:
     exec(compile(code, _NAME, "exec", dont_inherit=True), names)  # noqa: S102
 
 
-def attempt(function: Callable[..., Any], args: Any, call_s: float, *, kin: bool = False) -> Record:
+def attempt(function: Callable[..., Any], args: Any, call_s: float) -> Record:
     """Runs one call: its value as tagged JSON, or why there is none."""
 
     def answer() -> Record:
         value = function(*args)
         try:
-            data = dumps(value, kin=kin)
+            data = dumps(value, kin=True)
         except Untaggable as error:
             return {"verdict": "error", "why": f"returned what can't be compared: {error}"}
         return {"verdict": "value", "value": data}

@@ -55,6 +55,10 @@ _FIXED = {
 _THREAD_STACK = 1 << 20
 _MOST = 1 << 16
 _QUIET_MS = 10
+PATIENCE = 10
+"""A run that uses CPU time may take this many times its wall-clock time: it waits for a core."""
+AWAKE = 0.01
+"""Share of a core; a process that uses less sleeps."""
 _LAST_S = 0.1  # in addition to the run's time, for a process that is ending
 _LOOK_S = 0.0002
 _BROKEN = 70  # EX_SOFTWARE
@@ -77,6 +81,34 @@ class Cell:
     memory: int = field(default_factory=lambda: _hard(resource.RLIMIT_AS))
     processes: int = field(default_factory=lambda: _hard(resource.RLIMIT_NPROC))
     """This process's limits, for those that each run lowers."""
+
+
+class Watch:
+    """When a run is late: after its wall-clock time, and as long again while it uses CPU time."""
+
+    def __init__(self, wall_s: float) -> None:
+        self.pids: list[int] = []
+        self._wall_s = wall_s
+        self._used = 0.0
+        self._began = time.monotonic()
+        self.deadline = self._began + wall_s
+
+    def left_ms(self) -> int:
+        """Until it is late; 0 if it is."""
+        now = time.monotonic()
+        if now >= self.deadline and now < self._began + PATIENCE * self._wall_s:
+            used = sum(map(_cpu_s, self.pids))
+            if used - self._used >= AWAKE * self._wall_s:
+                self._used, self.deadline = used, now + self._wall_s
+        return max(0, math.ceil((self.deadline - now) * 1000))
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process; 0 where the system does not say."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+    except OSError:
+        return 0.0
 
 
 def main(level: int) -> NoReturn:
@@ -152,7 +184,7 @@ def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) ->
     Little is done while a child lives, because each page that this process writes then is copied.
     """
     mine, theirs = os.pipe()
-    deadline = time.monotonic() + wall_s
+    watch = Watch(wall_s)
     poll = select.poll()
     poll.register(control, 0)  # 0: only watches whether the other end is closed
     poll.register(mine, 0)
@@ -168,8 +200,9 @@ def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) ->
         os.close(one)
         os.close(other)
     os.close(theirs)
+    watch.pids = children
     try:
-        end, said = _listen(poll, control, mine, deadline, room)
+        end, said = _listen(poll, control, mine, watch, room)
     except EOFError:
         _clear(cell, children)
         raise
@@ -182,7 +215,7 @@ def serve(control: int, cell: Cell, wall_s: float, room: int, processes: int) ->
             _clear(cell, children)
         return
     _wait_for(ready)
-    ended = _wait(children[-1], deadline) if end == ENDED else None
+    ended = _wait(children[-1], watch.deadline) if end == ENDED else None
     if end == ENDED and ended is None:
         end = MUTE
     killed = _clear(cell, children[:-1] if ended else children)
@@ -294,7 +327,7 @@ def _hard(which: int) -> int:
 
 
 def _listen(
-    poll: select.poll, control: int, mine: int, deadline: float, room: int
+    poll: select.poll, control: int, mine: int, watch: Watch, room: int
 ) -> tuple[int, bytes]:
     """The output until the child ends, and how it ended. Raises EOFError if the host is gone.
 
@@ -306,7 +339,7 @@ def _listen(
     if not over:
         poll.modify(mine, select.POLLIN)
     said = bytearray()
-    while over or _ready(poll, control, deadline):
+    while over or _ready(poll, control, watch):
         part = os.read(mine, _MOST)
         said += part
         if not part or said.endswith(_LAST_WORD):
@@ -316,10 +349,11 @@ def _listen(
     return LATE, bytes(said)
 
 
-def _ready(poll: select.poll, control: int, deadline: float) -> bool:
-    """Whether the run had output before the deadline. Raises EOFError if the host is gone."""
-    left = math.ceil((deadline - time.monotonic()) * 1000)
-    found = poll.poll(left) if left > 0 else []
+def _ready(poll: select.poll, control: int, watch: Watch) -> bool:
+    """Whether the run had output before it was late. Raises EOFError if the host is gone."""
+    found: list[tuple[int, int]] = []
+    while not found and (left := watch.left_ms()):
+        found = poll.poll(left)
     for fd, _ in found:
         if fd == control:
             raise EOFError

@@ -30,7 +30,6 @@ ALWAYS = {
     "getitimer": (36, 102),
     "setitimer": (38, 103),
     "getpid": (39, 172),
-    "recvfrom": (45, 207),
     "shutdown": (48, 210),
     "exit": (60, 93),
     "getcwd": (79, 17),
@@ -94,13 +93,19 @@ _EXEC = 4  # PROT_EXEC
 _THREAD = 0x10000  # CLONE_THREAD
 _ALL = (1 << 64) - 1
 
+_SENT = 0xFFFFFFFF ^ 0xC0C0
+"""Flags of sendto, all but MSG_DONTWAIT, EOR, NOSIGNAL and MORE. MSG_OOB had a hole in the kernel
+(CVE-2025-38236)."""
+_RECEIVED = 0xFFFFFFFF ^ 0x4162
+"""Flags of recvfrom, all but MSG_PEEK, TRUNC, DONTWAIT, WAITALL and NOSIGNAL."""
 _CLOCKS = Check(0, one_of=tuple(range(12)))  # not those of other processes
 
 RULES = {
     "mmap": Rule((9, 222), (Check(2, zero=_EXEC),)),
     "mprotect": Rule((10, 226), (Check(2, zero=_EXEC),)),
     "ioctl": Rule((16, 29), (Check(1, one_of=(0x5421, 0x5450, 0x5451)),)),  # FIO(NBIO,NCLEX,CLEX)
-    "sendto": Rule((44, 206), (Check(4, zero=_ALL),)),  # only to the other end of a pair
+    "sendto": Rule((44, 206), (Check(3, zero=_SENT), Check(4, zero=_ALL))),  # to the pair's end
+    "recvfrom": Rule((45, 207), (Check(3, zero=_RECEIVED),)),
     "socketpair": Rule((53, 199), (Check(0, one_of=(1,)),)),  # AF_UNIX
     "clone": Rule((56, 220), (Check(0, some=_THREAD),)),
     # Not F_SETOWN, which would send signals to its owner.
@@ -124,8 +129,8 @@ SERVER = {
 """Calls with which a server starts, limits and ends children; a child gives these up."""
 FORK = 57
 """Other fork calls on x86_64; aarch64 has only clone."""
-SERVER_RULES = ("clone", "prlimit64")
-"""Rules for children only."""
+SERVER_RULES = ("clone", "prlimit64", "clock_gettime")
+"""Rules for children only: a server also looks at its children's clocks."""
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine: its AUDIT_ARCH number; in the order of the numbers above."""

@@ -6,6 +6,7 @@ tuple, set, frozenset, dict with any keys, bytes and huge integers stay differen
 
 from __future__ import annotations
 
+import enum
 import json
 import marshal
 from collections import Counter, OrderedDict, defaultdict
@@ -16,7 +17,7 @@ MAX_DEPTH = 100
 MAX_ALIKE = 16
 """Maximum items with equal hash in a set or dict. Each is compared with all others, so a hostile
 set with many would take hours to build."""
-_BIG = 1 << 53
+BIG = 1 << 53
 _NO_REFERENCES = 2  # marshal's version that every Python reads, and that keeps no object twice
 PLAIN = b'{"index":%d,"verdict":"value","value":%b}'
 """The most frequent record: a call's number, and its value."""
@@ -24,6 +25,12 @@ _NAMES = {"index", "verdict", "value"}
 _SCALARS = frozenset((int, float, str, bool, type(None)))
 _KIN: dict[type, type] = {Counter: dict, OrderedDict: dict, defaultdict: dict}
 """Standard-library types that equal a plain dict."""
+_PLAIN: tuple[tuple[type, Any, Any], ...] = (
+    (enum.IntEnum, int, int.__index__),
+    (enum.IntFlag, int, int.__index__),
+    (enum.StrEnum, str, str.__str__),
+)
+"""Enumerations whose members equal plain values: class, type of the value, and how to get it."""
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
 _MAKERS: dict[str, Any] = {tag: kind for kind, tag in _SEQUENCES.items()}
 
@@ -32,18 +39,19 @@ class Untaggable(ValueError):
     """A value that is not plain data, or text that is not tagged JSON."""
 
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 
 
 def dumps(value: Any, *, kin: bool = False) -> bytes:
     """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting.
 
-    With `kin`, the standard library's dict types count as dicts.
+    With `kin`, the standard library's dict types count as dicts, and members of IntEnum, IntFlag
+    and StrEnum as their values, except where the class has its own `__eq__`.
     """
-    if type(value) is int and -_BIG < value < _BIG:  # the most frequent value of all
+    if type(value) is int and -BIG < value < BIG:  # the most frequent value of all
         return b"%d" % value
-    return _encode(_tag(value, MAX_DEPTH, _KIN if kin else {})).encode("ascii")
+    return encode(_tag(value, MAX_DEPTH, _KIN if kin else {})).encode("ascii")
 
 
 def pack(value: Any) -> bytes:
@@ -58,7 +66,7 @@ def pack(value: Any) -> bytes:
 
 def loads(data: bytes) -> Any:
     """Reads a value of `dumps`. Raises Untaggable for anything else, also hostile input."""
-    return untag(_parsed(data))
+    return untag(parsed(data))
 
 
 def dumps_record(record: dict[str, Any]) -> bytes:
@@ -67,9 +75,9 @@ def dumps_record(record: dict[str, Any]) -> bytes:
     if record.keys() == _NAMES and record["verdict"] == "value":
         return PLAIN % (record["index"], value)
     if value is None:
-        return _encode(record).encode("ascii")
+        return encode(record).encode("ascii")
     rest = {name: item for name, item in record.items() if name != "value"}
-    return _encode(rest).encode("ascii")[:-1] + b',"value":' + value + b"}"
+    return encode(rest).encode("ascii")[:-1] + b',"value":' + value + b"}"
 
 
 def loads_record(data: bytes) -> dict[str, Any]:
@@ -77,7 +85,7 @@ def loads_record(data: bytes) -> dict[str, Any]:
 
     Raises Untaggable for anything except a JSON object.
     """
-    record = _parsed(data)
+    record = parsed(data)
     if type(record) is not dict:
         raise Untaggable("no JSON object")
     return record
@@ -93,7 +101,8 @@ def untag(raw: Any) -> Any:
         raise Untaggable(f"no tagged JSON: {type(error).__name__}") from None
 
 
-def _parsed(data: bytes) -> Any:
+def parsed(data: bytes) -> Any:
+    """Unchecked JSON. Raises Untaggable."""
     try:
         return _decode(str(data, "ascii"))
     except (ValueError, RecursionError) as error:
@@ -102,10 +111,13 @@ def _parsed(data: bytes) -> Any:
 
 def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:
     kind = kin.get(type(value), type(value))
+    if kin and isinstance(kind, enum.EnumType):
+        value = as_plain(value)
+        kind = type(value)
     if value is None or kind is bool or kind is float or kind is str:
         return value
     if kind is int:  # hex: long decimals are refused by the interpreter
-        return value if -_BIG < value < _BIG else ["i", hex(value)]
+        return value if -BIG < value < BIG else ["i", hex(value)]
     if kind is bytes:
         return ["b", value.hex()]
     if depth == 0:
@@ -116,6 +128,14 @@ def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:
         pairs = dict.items(value)
         return ["d", [[_tag(k, depth - 1, kin), _tag(v, depth - 1, kin)] for k, v in pairs]]
     raise Untaggable(f"a {kind.__name__} is no plain data")
+
+
+def as_plain(value: Any) -> Any:
+    """The plain value that an enumeration's member equals, if it equals one; else the member."""
+    for base, plain, valued in _PLAIN:
+        if isinstance(value, base) and type(value).__eq__ is plain.__eq__:
+            return valued(value)
+    return value
 
 
 def _untag(raw: Any, depth: int) -> Any:
@@ -132,15 +152,16 @@ def _untag(raw: Any, depth: int) -> Any:
         raise Untaggable(f"nested deeper than {MAX_DEPTH} levels")
     if tag == "d":
         pairs = [(_untag(k, depth - 1), _untag(v, depth - 1)) for k, v in content]
-        _check_hashes([key for key, _ in pairs])
+        check_hashes([key for key, _ in pairs])
         return dict(pairs)
     items = [item if type(item) in _SCALARS else _untag(item, depth - 1) for item in content]
     if tag in ("s", "z"):
-        _check_hashes(items)
+        check_hashes(items)
     return _MAKERS[tag](items)
 
 
-def _check_hashes(items: Sequence[Any]) -> None:
+def check_hashes(items: Sequence[Any]) -> None:
+    """Raises Untaggable for too many items of one hash."""
     alike: dict[int, int] = {}
     for item in items:
         found = alike[hash(item)] = alike.get(hash(item), 0) + 1

@@ -1,8 +1,8 @@
 """Runs a test of HumanEval's shape in a process that the candidate never sees.
 
-`check(candidate)` gets a stand-in that sends each call to the candidate's process and returns plain
-values of exact built-in types, so an object that equals everything can't come through. Each written
-assert counts once, however often it runs, because the candidate may influence that.
+`check(candidate)` gets a stand-in that sends each call to the candidate's process; mirror.py says
+what comes back, and that no object that equals everything does. Each written assert counts once,
+however often it runs, because the candidate may influence that.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 from orchestry.sandbox.inside.candidate import MAX_WHY, Record, Send, timed
-from orchestry.sandbox.inside.tagged import dumps, dumps_record, loads_record, untag
+from orchestry.sandbox.inside.mirror import Mirror
+from orchestry.sandbox.inside.tagged import Untaggable, dumps, dumps_record, loads_record
 
 _NAME = "<test>"
 _TALLY = "__orchestry_tally__"
+_NONE = "the candidate gave no value: "
+_ENDS = (StopIteration, StopAsyncIteration)
 
 Ask = Callable[[bytes], bytes]
 """From the tagged arguments of a call to the candidate's record."""
@@ -26,6 +28,13 @@ Ask = Callable[[bytes], bytes]
 
 class CandidateError(Exception):
     """The candidate gave no value."""
+
+    no_value = ""
+    """Why, also where the error itself says what the candidate's own one said."""
+
+
+def _told(error: BaseException) -> str:
+    return error.no_value if isinstance(error, CandidateError) else str(error)
 
 
 class Tally:
@@ -64,7 +73,7 @@ class _One:
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
         if isinstance(error, Exception):  # the value may have the wrong type for the test
-            self._tally.note(self._number, False, f"{self._text}: {error}")
+            self._tally.note(self._number, False, f"{self._text}: {_told(error)}")
         return kind is None or isinstance(error, Exception)
 
 
@@ -80,9 +89,9 @@ class _Round:
     ) -> bool:
         if not isinstance(error, CandidateError):
             return False
-        self._tally.failed = self._tally.failed or str(error)
+        self._tally.failed = self._tally.failed or _told(error)
         for number in self._asserts:  # includes this round's asserts, and not all of them ran
-            self._tally.note(number, False, str(error))
+            self._tally.note(number, False, _told(error))
         return True
 
 
@@ -156,30 +165,81 @@ def _play(test: str, tally: Tally, counted: _Counted, ask: Ask) -> Record:
     names: dict[str, Any] = {"__name__": "test", _TALLY: tally}
     tree = counted.visit(ast.parse(test))
     exec(compile(tree, _NAME, "exec", dont_inherit=True), names)  # noqa: S102
-    names["check"](partial(_call, ask))
+    try:
+        names["check"](Candidate(ask, names).function)
+    except CandidateError as error:
+        return {"verdict": "error", "why": error.no_value}
     return {}
 
 
-def _call(ask: Ask, *args: Any, **named: Any) -> Any:
-    """The stand-in for the candidate."""
-    record = loads_record(ask(dumps((args, named))))
-    if record.get("verdict") != "value":
-        raise _error(str(record.get("why")))
-    return untag(record.get("value"))
+class Candidate:
+    """What a test calls in the candidate's process."""
+
+    def __init__(self, ask: Ask, names: dict[str, Any]) -> None:
+        self._ask, self._names = ask, names
+        self._mirror = Mirror(names, 0, self._call)
+        self._deep = 0
+
+    def function(self, *args: Any, **named: Any) -> Any:
+        """The stand-in for the candidate's function."""
+        return self._call(0, args, named)
+
+    def _call(self, number: int, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        data = self._mirror.pack(("call", number, args, named))
+        self._deep += 1
+        try:
+            verdict, why, value = self._said(data)
+            while verdict == "asks":
+                verdict, why, value = self._said(self._called(*value))
+        except (Untaggable, TypeError, EOFError) as error:  # of what the candidate may say
+            raise _none(f"broke the channel: {error}") from None
+        finally:
+            self._deep -= 1
+            if not self._deep:
+                self._mirror.forget()
+        if verdict == "value":
+            return value
+        raise self._error(why, value)
+
+    def _said(self, data: bytes) -> tuple[str, str, Any]:
+        record = loads_record(self._ask(data))
+        value = self._mirror.unpack(record["value"]) if "value" in record else None
+        return str(record.get("verdict")), str(record.get("why")), value
+
+    def _called(self, number: int, args: tuple[Any, ...], named: dict[str, Any]) -> bytes:
+        """What a function of the test's comes to, which the candidate calls."""
+        if type(number) is not int or not 0 <= number < len(self._mirror.given):
+            raise Untaggable("no function of the test's")
+        try:
+            return self._mirror.pack(("returned", self._mirror.given[number][1](*args, **named)))
+        except Exception as error:
+            return self._mirror.pack(("raised", type(error).__name__, (str(error),)))
+
+    def _error(self, why: str, raised: Any) -> CandidateError:
+        """Also an instance of the first class of what the candidate raised that the test knows.
+
+        Except classes that end an iteration: in a test's `map` or `zip` they would be no error.
+        """
+        try:
+            kinds, args, state = raised
+            kind = next(filter(None, map(self._known, kinds)))
+            mixed = type(kind.__name__, (CandidateError, kind), {})
+            found: CandidateError = mixed.__new__(mixed, *args)
+            found.args = args
+            vars(found).update({str(key): item for key, item in state.items()})
+        except (TypeError, ValueError, AttributeError, StopIteration):  # nothing that it knows
+            return _none(why)
+        found.no_value = f"{_NONE}{why}"
+        return found
+
+    def _known(self, name: Any) -> type[Exception] | None:
+        kind = self._names.get(name) or getattr(builtins, str(name), None)
+        if not isinstance(kind, type) or not issubclass(kind, Exception):
+            return None
+        return Exception if issubclass(kind, _ENDS) else kind
 
 
-def _error(why: str) -> CandidateError:
-    """Also an instance of the built-in class that the candidate raised, for tests that expect one.
-
-    Except classes that end an iteration: in a test's `map` or `zip` they would be no error.
-    """
-    text = f"the candidate gave no value: {why}"
-    kind = getattr(builtins, why.partition(":")[0], None)
-    ends = (StopIteration, StopAsyncIteration)
-    try:
-        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ends):
-            found: CandidateError = type(kind.__name__, (CandidateError, kind), {})(text)
-            return found
-    except TypeError:  # a class that can't be mixed in, or is not made of a text
-        pass
-    return CandidateError(text)
+def _none(why: str) -> CandidateError:
+    found = CandidateError(f"{_NONE}{why}")
+    found.no_value = f"{_NONE}{why}"
+    return found

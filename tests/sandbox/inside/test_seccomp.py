@@ -122,6 +122,13 @@ def test_what_reaches_outside_is_denied(column: int, machine: str, name: str) ->
         ("sendto", {4: 0}, True),
         ("sendto", {4: 1}, False),
         ("sendto", {4: 1 << 40}, False),
+        ("sendto", {3: 0x4040}, True),
+        ("sendto", {3: 1}, False),  # MSG_OOB
+        ("sendto", {3: 0x4041}, False),
+        ("sendto", {3: 1 << 26}, False),  # MSG_ZEROCOPY
+        ("recvfrom", {3: 0x142}, True),
+        ("recvfrom", {3: 1}, False),
+        ("recvfrom", {3: 0x41}, False),
         ("socketpair", {0: 1}, True),
         ("socketpair", {0: 2}, False),
         ("clone", {0: 0x3D0F00}, True),
