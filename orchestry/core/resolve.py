@@ -42,6 +42,8 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 def _parse_set(item: str) -> tuple[str, Any]:
     key, sep, value = item.partition("=")
+    if quoted := _QUOTED_KEY.match(item):
+        key, value = quoted.groups()
     if not sep or not key:
         raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
     try:
@@ -51,6 +53,7 @@ def _parse_set(item: str) -> tuple[str, Any]:
         raise ConfigError(why) from None
 
 
+_QUOTED_KEY = re.compile(r'((?:[^="]|"[^"]*")+)=(.*)', re.DOTALL)
 _NAME = re.compile(r'(?:^|\.)(?:"([^"]+)"|([^.]*))')
 
 

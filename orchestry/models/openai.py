@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.core.tools import ToolCall
+from orchestry.core.tools import ToolCall, ToolSpec
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     Endpoint,
@@ -80,7 +80,7 @@ class OpenAIProvider(SdkProvider):
             named = {"name": "answer", "strict": _closed(schema), "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         if request.tools:
-            body["tools"] = [one.function for one in request.tools]
+            body["tools"] = [_tool(one) for one in request.tools]
         if request.must_answer:
             body["tool_choice"] = "none"
         return body
@@ -125,6 +125,14 @@ def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         found["tool_call_id"] = message.call
     return found
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    """A tool as strict servers take it: they refuse an object that names no properties."""
+    schema = spec.parameters
+    if schema.get("type") == "object":
+        schema = {**schema, "properties": schema.get("properties") or {}}
+    return spec.model_copy(update={"parameters": schema}).function
 
 
 def _called(call: ToolCall) -> dict[str, Any]:
