@@ -213,9 +213,12 @@ def refuse_secrets(value: Any, root: type[BaseModel], key: str = "") -> None:
         for inner in value:
             refuse_secrets(inner, root, key)
     elif isinstance(value, str) and looks_like_key(value):
+        fix = "ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
+        if ".headers." in key:
+            fix = "it, such as in MY_KEY, and write ${MY_KEY} here"
         raise ConfigError(
             f"config key '{key}' holds what looks like an API key: no config key takes one; "
-            "export ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
+            f"export {fix}"
         )
     elif isinstance(value, str) and set("@?") & set(value) and Mark.ADDRESS in marks(root, key):
         raise ConfigError(
