@@ -431,9 +431,10 @@ class Asking:
         return self._found[key]
 
 
-def _alike(asked: ProviderConfig, provider: Provider) -> tuple[str, str, ProviderConfig]:
+def _alike(asked: ProviderConfig, provider: Provider) -> tuple[str, str, str]:
     """Equal for two settings of the same provider."""
-    return provider.name, provider.base_url, settled_provider(asked, provider)
+    settled = settled_provider(asked, provider).model_dump_json()
+    return provider.name, provider.base_url, settled
 
 
 def able(critic: Provider) -> bool:
@@ -458,11 +459,13 @@ def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
 
 
 def named(asked: ProviderConfig, runs: ProviderConfig, provider: Provider) -> ProviderConfig:
-    """The provider of a judge or an agent; if it names none, the run's own, at the same address."""
+    """The provider of a judge or an agent; if it names none, the run's own, at the same address and
+    asked in the same way."""
     if asked.name != "auto":
         return asked
     changes = {"name": provider.name, "base_url": asked.base_url or runs.base_url}
-    return asked.model_copy(update=changes)
+    same = {"extra_body", "rename", "headers", "system"} - asked.model_fields_set
+    return asked.model_copy(update=changes | {name: getattr(runs, name) for name in same})
 
 
 def _resolved(

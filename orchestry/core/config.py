@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -21,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from orchestry.core.asked import check_extra_body, check_headers, check_rename
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
 from orchestry.core.executor import ExecutorName
@@ -89,6 +91,18 @@ class ProviderConfig(Frozen):
         120.0, gt=0.0, le=86_400.0
     )
     """Seconds before an unanswered call is given up, and charged its worst-case cost."""
+    extra_body: Annotated[Mapping[str, Any], AfterValidator(check_extra_body)] = {}
+    """Fields that are added to each request's body; null leaves one out, such as `{seed: null}`.
+    Those that may raise what a call costs are refused."""
+    rename: Annotated[Mapping[str, str], AfterValidator(check_rename)] = {}
+    """Other names for fields of the body, such as `{max_tokens: max_completion_tokens}`."""
+    headers: Annotated[
+        Mapping[str, str], AfterValidator(check_headers), Mark.RESUMABLE, Mark.OPERATIONAL
+    ] = {}
+    """Headers of each request. A key stands in the environment: `{api-key: "${MY_KEY}"}`."""
+    system: Literal["system", "user"] = "system"
+    """Where system text stands: in its own role or, for servers without it, in the first user
+    message. A server that refuses the role is asked in that way without being told."""
     recording: Annotated[Path | None, Mark.MOVABLE] = None
     """`recorded`: the run directory, or its journal.jsonl, to replay."""
     team: Annotated[Path | None, Mark.MOVABLE] = None

@@ -42,6 +42,8 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 def _parse_set(item: str) -> tuple[str, Any]:
     key, sep, value = item.partition("=")
+    if quoted := _QUOTED_KEY.match(item):
+        key, value = quoted.groups()
     if not sep or not key:
         raise ConfigError(f"--set takes key=value such as search.k_samples=8, not '{item}'")
     try:
@@ -51,6 +53,7 @@ def _parse_set(item: str) -> tuple[str, Any]:
         raise ConfigError(why) from None
 
 
+_QUOTED_KEY = re.compile(r'((?:[^="]|"[^"]*")+)=(.*)', re.DOTALL)
 _NAME = re.compile(r'(?:^|\.)(?:"([^"]+)"|([^.]*))')
 
 
@@ -210,9 +213,12 @@ def refuse_secrets(value: Any, root: type[BaseModel], key: str = "") -> None:
         for inner in value:
             refuse_secrets(inner, root, key)
     elif isinstance(value, str) and looks_like_key(value):
+        fix = "ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
+        if ".headers." in key:
+            fix = "it, such as in MY_KEY, and write ${MY_KEY} here"
         raise ConfigError(
             f"config key '{key}' holds what looks like an API key: no config key takes one; "
-            "export ANTHROPIC_API_KEY or OPENAI_API_KEY instead"
+            f"export {fix}"
         )
     elif isinstance(value, str) and set("@?") & set(value) and Mark.ADDRESS in marks(root, key):
         raise ConfigError(

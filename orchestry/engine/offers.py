@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestry.core.seeds import derive
 from orchestry.core.types import Call, Completion, Message, Problem, Request, Tools
+from orchestry.judge import structured
 from orchestry.judge.structured import Malformed, closed
 from orchestry.task import datasets
 from orchestry.task.code import (
@@ -108,7 +109,7 @@ def _schema(helper: bool) -> dict[str, Any]:
 
 def read(answer: Completion, grade: int, helper: bool) -> Problem:
     """The problem of an answer; raises Malformed if it is not what was asked for."""
-    texts, tests = _checked(answer.text, helper)
+    texts, tests = structured.parsed(answer.text, lambda raw: _checked(raw, helper))
     name, prompt = texts["name"].strip(), texts["prompt"].strip()
     if not name.isidentifier() or keyword.iskeyword(name) or name == "aux":
         raise Malformed(f"name {name!r} can't name the function")
@@ -128,14 +129,10 @@ def read(answer: Completion, grade: int, helper: bool) -> Problem:
     return Problem(id=problem_id, prompt=prompt, data=data, split=datasets.split_of(problem_id))
 
 
-def _checked(text: str, helper: bool) -> tuple[dict[str, str], list[list[Any]]]:
+def _checked(raw: Mapping[str, Any], helper: bool) -> tuple[dict[str, str], list[list[Any]]]:
     """The texts, and the tests as arguments and value; raises Malformed."""
-    try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError):
-        raise Malformed("it is not one JSON object") from None
     wanted = set(_schema(helper)["required"])
-    if not isinstance(raw, Mapping) or set(raw) != wanted:
+    if set(raw) != wanted:
         raise Malformed(f"its keys must be {', '.join(sorted(wanted))} and no others")
     texts = {key: value for key, value in raw.items() if key != "tests"}
     if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:

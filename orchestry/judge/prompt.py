@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,15 @@ from pydantic import ConfigDict, Field, ValidationError
 from orchestry.core.config import JudgeConfig
 from orchestry.core.errors import reason
 from orchestry.core.types import AgentSpec, Frozen, Message, Siblings, Trajectory, Turn
-from orchestry.judge.structured import Malformed, closed, fence_code, head, marked_off, room
+from orchestry.judge.structured import (
+    Malformed,
+    closed,
+    fence_code,
+    head,
+    marked_off,
+    parsed,
+    room,
+)
 
 TOP = 10
 """The highest rating; the lowest is 0."""
@@ -100,14 +107,10 @@ def question(
 
 def parse(text: str, size: int) -> tuple[Rating, ...]:
     """The ratings by place; raises Malformed for anything except one complete answer."""
-    try:
-        raw = json.loads(text, object_pairs_hook=_unique)
-    except Malformed:
-        raise
-    except (ValueError, RecursionError):
-        raise Malformed("it is not one JSON object") from None
-    if not isinstance(raw, Mapping):
-        raise Malformed("it is not one JSON object")
+    return parsed(text, lambda raw: _ratings(raw, size))
+
+
+def _ratings(raw: Mapping[str, Any], size: int) -> tuple[Rating, ...]:
     known = labels(size)
     if missing := [name for name in known if name not in raw]:
         raise Malformed(f"it lacks candidate {', '.join(missing)}")
@@ -165,14 +168,6 @@ def _candidate(
 
 def _shown(name: str, text: str, config: JudgeConfig, code: str) -> str:
     return marked_off(name, head(text, config.max_chars), code)
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises if a key is repeated."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise Malformed("it names a key twice")
-    return found
 
 
 def _rating(name: str, raw: Any) -> Rating:

@@ -6,7 +6,9 @@ text can close its own fence and pose as other material or as instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +21,8 @@ CUT = " [cut]"
 _CUT_OUT = "\n[cut]\n"
 _FRAME = 64
 """Tokens of an answer in addition to its parts."""
+_THOUGHTS = re.compile(r".*</think>|<think>.*", re.DOTALL | re.IGNORECASE)
+"""Also thoughts whose beginning stood in the prompt, or whose end was cut off."""
 _REPAIR = "That is no valid {noun}: {why}. Answer once more, with only the JSON object asked for."
 
 
@@ -79,6 +83,67 @@ def room(least: int, parts: int, tokens_each: int) -> int:
 
 
 # --- the answer ---------------------------------------------------------------------------------
+
+
+def parsed(text: str, read: Callable[[dict[str, Any]], _T]) -> _T:
+    """What `read` makes of the one JSON object in a text, whatever surrounds it: thoughts, a code
+    fence, prose. Of several objects, the one that `read` takes.
+
+    Raises Malformed, also if it takes several that differ: one may be a quotation.
+    """
+    found, faults = list[_T](), list[Malformed]()
+    for one in _objects(text):
+        try:
+            found.append(read(one))
+        except Malformed as why:
+            faults.append(why)
+    if any(other != found[0] for other in found[1:]):
+        raise Malformed("it holds several JSON objects that differ")
+    if found:
+        return found[0]
+    raise faults[0] if len(faults) == 1 else Malformed("it is not one JSON object")
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The text's JSON object; else those in what it says after its thoughts."""
+    try:
+        whole = _DECODER.decode(text.strip())
+    except (ValueError, RecursionError):
+        yield from _objects_in(_THOUGHTS.sub("", text))
+    else:
+        if isinstance(whole, dict):
+            yield whole
+
+
+def _objects_in(text: str) -> Iterator[dict[str, Any]]:
+    at = text.find("{")
+    while at >= 0:
+        try:
+            found, end = _DECODER.raw_decode(text, at)
+        except Malformed:
+            raise
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            yield found
+        at = text.find("{", end)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises if a key is repeated."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Malformed("it names a key twice")
+    return found
+
+
+def _number(text: str) -> int | float:
+    """7.0 is 7, which some models write where a schema wants a whole number."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_number)
 
 
 async def ask(

@@ -86,7 +86,7 @@ class AnthropicProvider(SdkProvider):
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
         """One attempt; see Provider. Streams if `started` is given."""
-        body = self._body(request, cached=shared and self.leads(request))
+        body = self._dialect.body(self._body(request, cached=shared and self.leads(request)))
         if started is None:
             answer = await post(self._client, "/v1/messages", body, self._endpoint)
         else:
@@ -95,7 +95,8 @@ class AnthropicProvider(SdkProvider):
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent."""
-        return request_bound(request, _angle(request)) + schema_bound(_schema(request))
+        own = schema_bound(_schema(request)) + self._dialect.room
+        return request_bound(request, _angle(request)) + own
 
     def leads(self, request: Request) -> bool:
         """Whether the prompt is certainly long enough for the model's prompt cache."""
@@ -135,7 +136,10 @@ class AnthropicProvider(SdkProvider):
         answer, begun = _Assembly(), False
         try:
             async with asyncio.timeout(self._endpoint.timeout_s):
-                async with await self._client.messages.create(stream=True, **body) as events:
+                needed = {name: body[name] for name in ("model", "max_tokens", "messages")}
+                async with await self._client.messages.create(
+                    stream=True, **needed, extra_body={n: body[n] for n in body if n not in needed}
+                ) as events:
                     async for event in events:
                         if not begun:
                             begun = True

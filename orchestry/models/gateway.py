@@ -31,10 +31,11 @@ from orchestry.core.errors import (
 from orchestry.core.seeds import derive
 from orchestry.core.types import MAX_CHARS, Completion, Provider, Request, sample_of, utf8
 from orchestry.models.cache import AnswerCache, default_folder
+from orchestry.models.http import SdkProvider
 from orchestry.models.ledger import Ledger, Places
 from orchestry.models.prices import PriceTable
 from orchestry.models.pulse import Pulse
-from orchestry.models.request_key import digest_of_key, place, place_of_key, request_key
+from orchestry.models.request_key import digest_of_key, place_of, place_of_key, request_key
 from orchestry.models.retry import Breaker, doubted, persist
 from orchestry.store.journal import Answered, Event, Journal
 from orchestry.store.records import UsageRecord
@@ -276,11 +277,11 @@ class Gateway:
     @property
     def _silent(self) -> bool:
         """Whether the provider has answered nothing yet, in any process of the run."""
-        return place(self._provider.name, self._provider.base_url) not in self._answering
+        return place_of(self._provider) not in self._answering
 
     def _server(self, provider: Provider) -> tuple[Breaker, Places]:
         """The server's state, and its call slots."""
-        at = place(provider.name, provider.base_url)
+        at = place_of(provider)
         if at not in self._servers:
             breaker = Breaker(
                 provider.name, self._retry, self._rng, self._on_warn, self._clock, self._door.sleep
@@ -492,6 +493,9 @@ async def open_gateway(
     cache = None
     if config.cache.enabled and any(each.cacheable for each in providers):
         cache = AnswerCache(config.cache.dir or default_folder(), on_warn)
+    for each in providers:
+        if isinstance(each, SdkProvider):
+            each.warn = on_warn
     try:
         yield Gateway(
             config,

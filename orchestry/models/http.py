@@ -28,6 +28,7 @@ from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
 from orchestry.core.secrets import bare_address, without_key, without_keys
 from orchestry.core.types import Request, utf8
+from orchestry.models.dialect import Dialect
 
 CONNECT_S = 10.0
 """Seconds to wait for a connection; waiting is not billed."""
@@ -68,6 +69,8 @@ class Endpoint:
     url_variable: str
     timeout_s: float
     key: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the user's own, which may hold keys."""
 
     @property
     def shown(self) -> str:
@@ -77,12 +80,18 @@ class Endpoint:
     def answered(self, text: object) -> str:
         """An answer's text as valid Unicode, without the key that was sent, which a server may send
         back; '' if it gave none."""
-        return without_key(text_in(text), self.key)
+        return self._bare(text_in(text))
 
     def scrub(self, text: str) -> str:
         """The text on one line, cut, without the key or anything that looks like one."""
-        text = " ".join(without_keys(text, self.key).split())
+        text = " ".join(without_keys(self._bare(text)).split())
         return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
+
+    def _bare(self, text: str) -> str:
+        """The text without what may be a key: the one that was sent, and words of headers."""
+        for key in (self.key, *(word for value in self.headers.values() for word in value.split())):
+            text = without_key(text, key)
+        return text
 
 
 class SdkProvider:
@@ -96,7 +105,11 @@ class SdkProvider:
     bills_unanswered = True
     slots: int | None = None
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
+    def __init__(self, endpoint: Endpoint, model: str, dialect: Dialect | None = None) -> None:
+        self._dialect = dialect or Dialect()
+        self.variant = self._dialect.variant
+        self.warn: Callable[[str], None] = lambda text: None
+        """Called with a line when it was found how the server wants to be asked."""
         self.base_url = endpoint.url
         self.model = model
         self._endpoint = endpoint
@@ -119,6 +132,7 @@ def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
         "base_url": endpoint.url,
         # Only connecting has a limit of its own; the callers below limit the whole attempt.
         "timeout": sdk.Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s)),
+        "default_headers": dict(endpoint.headers),
         "max_retries": 0,  # attempts are counted by the ledger, above
         # aiohttp costs half the CPU of the SDKs' default; a proxy can't reach this machine's own
         # loopback, so the environment's proxies are left out there.
@@ -385,10 +399,13 @@ def _fix(endpoint: Endpoint, status: int, kind: str, structured: bool) -> str:
     if structured:
         return (
             "correct what it names; where this server or model knows no answers by JSON schema, "
-            "leave it out of the call, or if a judge asked, set judge.provider to another, or "
-            "judge.enabled=false"
+            "provider.extra_body.response_format=null leaves it out, or if a judge asked, set "
+            "judge.provider to another, or judge.enabled=false"
         )
-    return "correct the setting or prompt that it names"
+    return (
+        "correct the setting or prompt that it names; provider.extra_body.NAME=null leaves out a "
+        "field that it does not know, provider.rename.NAME=OTHER renames one"
+    )
 
 
 def _number(value: str | None) -> float | None:

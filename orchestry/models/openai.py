@@ -7,13 +7,15 @@ So a server that honours seeds repeats its answers, and k samples stay k differe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.core.tools import ToolCall
+from orchestry.core.errors import ProviderError
+from orchestry.core.tools import ToolCall, ToolSpec
 from orchestry.core.types import Completion, Message, Request
+from orchestry.models.dialect import Dialect
 from orchestry.models.http import (
     Endpoint,
     SdkProvider,
@@ -40,26 +42,51 @@ class OpenAIProvider(SdkProvider):
     name = "openai"
     client_class = "AsyncOpenAI"
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
-        super().__init__(endpoint, model)
+    def __init__(self, endpoint: Endpoint, model: str, dialect: Dialect | None = None) -> None:
+        super().__init__(endpoint, model, dialect)
         self._is_vendor = is_vendor(endpoint.url)
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
         """One attempt; see Provider. The server caches prompts by itself."""
-        answer = await post(self._client, "/chat/completions", self._body(request), self._endpoint)
+        answer = await self._sent(self._body(request))
         if started is not None:
             started()
         return self._completion(request, answer)
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent."""
-        return request_bound(request) + schema_bound(self._schema(request))
+        own = schema_bound(self._schema(request)) + self._dialect.room
+        return request_bound(request) + own
 
     def leads(self, request: Request) -> bool:
         """Always False: writing the prompt cache is free, so waiting saves nothing."""
         return False
+
+    async def _sent(self, body: Mapping[str, Any]) -> Any:
+        """The server's answer. A request that it refuses for how it is written is sent as it wants
+        it; if that is answered, all later ones are too, and a line says so."""
+        tried, found = self._dialect, list[str]()
+        while True:
+            sent = tried.body(body)
+            try:
+                answer = await post(self._client, "/chat/completions", sent, self._endpoint)
+            except ProviderError as error:
+                mended = tried.mended(sent, error)
+                if mended is None:
+                    raise
+                tried, why = mended
+                found.append(why)
+            else:
+                self._keep(tried, found)
+                return answer
+
+    def _keep(self, dialect: Dialect, found: Sequence[str]) -> None:
+        if found and dialect != self._dialect:  # else another call found the same
+            self._dialect = dialect
+            for why in found:
+                self.warn(f"{self._endpoint.vendor} at {self._endpoint.shown} {why}")
 
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -79,7 +106,7 @@ class OpenAIProvider(SdkProvider):
             named = {"name": "answer", "strict": _closed(schema), "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         if request.tools:
-            body["tools"] = [one.function for one in request.tools]
+            body["tools"] = [_tool(one) for one in request.tools]
         if request.must_answer:
             body["tool_choice"] = "none"
         return body
@@ -122,6 +149,14 @@ def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         found["tool_call_id"] = message.call
     return found
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    """A tool as strict servers take it: they refuse an object that names no properties."""
+    schema = spec.parameters
+    if schema.get("type") == "object":
+        schema = {**schema, "properties": schema.get("properties") or {}}
+    return spec.model_copy(update={"parameters": schema}).function
 
 
 def _called(call: ToolCall) -> dict[str, Any]:

@@ -6,12 +6,16 @@ once, with the library's own calculation, and a call then needs four products.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import yaml
 
 from orchestry.core.config import PriceConfig, RunConfig
 from orchestry.core.errors import ConfigError, unknown
@@ -169,9 +173,11 @@ class PriceTable:
 
 
 def _fix(model: str) -> str:
-    """The setting that prices a model (a dot in its name would split a dotted key)."""
-    if "." in model:
-        return f"`--set 'prices={{{model}: {{input: ..., output: ...}}}}'`"
+    """The setting that prices a model, for a shell: a name that a dotted key, YAML or a shell might
+    read in another way is quoted for all three."""
+    if not re.fullmatch(r"[A-Za-z][\w-]*", model, re.ASCII):
+        name = yaml.safe_dump(model, default_style='"', width=float("inf")).strip()
+        return f"`--set {shlex.quote(f'prices={{{name}: {{input: ..., output: ...}}}}')}`"
     return f"`--set prices.{model}.input=... --set prices.{model}.output=...`"
 
 

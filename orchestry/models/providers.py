@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
+from orchestry.core.asked import filled
 from orchestry.core.config import ProviderConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError
 from orchestry.core.secrets import REFUSED, looks_like_key
 from orchestry.core.types import Provider
+from orchestry.models.dialect import Dialect
 
 
 def resolve_name(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[str, str]:
@@ -35,6 +37,11 @@ def open_provider(config: ProviderConfig, seed: int, environ: Mapping[str, str])
     Raises ConfigError for a missing key, model, SDK, recording or script, before anything runs.
     """
     name, _ = resolve_name(config, environ)
+    asked = {"extra_body": config.extra_body, "rename": config.rename, "headers": config.headers}
+    if name not in ("anthropic", "openai", "recorded") and (odd := [n for n in asked if asked[n]]):
+        raise ConfigError(
+            f"provider.{odd[0]} is for a server, not for provider {name}: leave it out"
+        )
     if name == "anthropic":
         return _anthropic(config, environ)
     if name == "openai":
@@ -65,9 +72,14 @@ def _anthropic(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
         url_variable="ANTHROPIC_BASE_URL",
         timeout_s=config.timeout_s,
         key=_key(environ, "ANTHROPIC_API_KEY"),
+        headers=filled(config.headers, environ),
     )
+    if config.rename or config.system == "user":
+        raise ConfigError(
+            "provider.rename and provider.system are for provider openai: leave them out"
+        )
     model = config.model or environ.get("ANTHROPIC_MODEL") or DEFAULT_MODEL
-    return AnthropicProvider(endpoint, model)
+    return AnthropicProvider(endpoint, model, Dialect.of(config))
 
 
 def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
@@ -84,6 +96,7 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
         url_variable="OPENAI_BASE_URL",
         timeout_s=config.timeout_s,
         key=_key(environ, "OPENAI_API_KEY", placeholder),
+        headers=filled(config.headers, environ),
     )
     model = config.model or environ.get("OPENAI_MODEL")
     if not model:
@@ -92,7 +105,7 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
             "judge or author of its own judge.provider.model, behaviors.provider.model) or "
             "OPENAI_MODEL"
         )
-    return OpenAIProvider(endpoint, model)
+    return OpenAIProvider(endpoint, model, Dialect.of(config))
 
 
 def _embedded(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:

@@ -23,9 +23,14 @@ def place(name: str, base_url: str) -> str:
     return blake2b(f"{name}\n{base_url}".encode(), digest_size=6).hexdigest()
 
 
+def place_of(provider: Provider) -> str:
+    """Its place. One that adds fields to each request (`Dialect`) is another than one without."""
+    return place(provider.name, provider.base_url + getattr(provider, "variant", ""))
+
+
 def request_key(provider: Provider, request: Request) -> str:
     """`<place>-<digest>`: the same request at the same provider, in any run."""
-    return f"{place(provider.name, provider.base_url)}-{request_digest(request)}"
+    return f"{place_of(provider)}-{request_digest(request)}"
 
 
 def place_of_key(key: str) -> str:

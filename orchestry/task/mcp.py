@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import json
+import logging
 import os
 import re
 import shlex
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,10 +24,15 @@ from pydantic import TypeAdapter
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, reason
+from orchestry.core.secrets import Redactor, without_key, without_keys
 from orchestry.core.tools import Tool, ToolServer, ToolSpec
 
 START_S = 60.0
 """Seconds within which a server must have named its tools."""
+_TAIL = 64 * 1024
+"""Bytes that are kept of what a program writes to stderr: its last ones."""
+_SAID = 300
+"""Characters of it in a message."""
 
 
 class McpServer(ToolServer):
@@ -46,16 +52,22 @@ class McpServer(ToolServer):
         except ImportError:
             raise ConfigError(f"tools of MCP servers need a package: {install('mcp')}") from None
         except TimeoutError:
-            why = f"it did not name its tools within {START_S:g} s"
+            why, said = f"it did not name its tools within {START_S:g} s", self._drop(wait=False)
         except Exception as error:
-            why = reason(_first(error))
+            why, said = reason(_first(error)), self._drop()
         else:
             return tuple(self._tool(one) for one in found)
-        said = self._drop()
+        said = f", and said '{self._shown(said)[:_SAID]}'" if said else ""
         raise ConfigError(
-            f"the MCP server '{self.server}' can't be used ({why}){said}: check the command or "
-            "address by hand"
+            f"the MCP server '{self._shown(self.server)}' can't be used ({self._shown(why)}){said}"
+            ": check the command or address by hand"
         )
+
+    def _shown(self, text: str) -> str:
+        """The text without keys, of this process's environment or of others."""
+        for name in self._env:
+            text = without_key(text, os.environ.get(name, ""))
+        return without_keys(Redactor(os.environ).text(text, len(text)))
 
     def _tool(self, found: Any) -> Tool:
         async def call(**given: Any) -> str:
@@ -79,7 +91,7 @@ class McpServer(ToolServer):
             if not _told_by_server(error):
                 await asyncio.to_thread(self._drop)
             raise _first(error) from None
-        text = "\n".join(_shown(block) for block in result.content)
+        text = "\n".join(_texts(result))
         return f"error: {text}" if result.is_error else text
 
     def _connected(self) -> _Connection:
@@ -88,11 +100,18 @@ class McpServer(ToolServer):
                 self._held = _Connection(self.server, self._env)
             return self._held
 
-    def _drop(self) -> str:
-        """Ends the connection; what a program last wrote to stderr, for a message."""
+    def _drop(self, wait: bool = True) -> str:
+        """Ends the connection; the last line that a program wrote to stderr. A program that does
+        not end by itself is killed after some seconds: without `wait`, meanwhile."""
         with self._lock:
             held, self._held = self._held, None
-        return held.close() if held else ""
+        if held is None:
+            return ""
+        ending = Thread(target=held.close)
+        ending.start()
+        if wait:
+            ending.join()
+        return held.said
 
 
 def mcp(
@@ -117,7 +136,8 @@ class _Connection:
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._client: Future[Any] = Future()
-        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._holding: asyncio.Task[Any] | None = None
+        self._stderr = _Stderr()
         self._thread = Thread(target=self._live, args=(server, env), daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -126,29 +146,35 @@ class _Connection:
         """The result of a coroutine function of the client, in the connection's thread."""
         return asyncio.run_coroutine_threadsafe(self._done(work), self._loop)
 
-    def close(self) -> str:
-        """Ends it; the last line that a program wrote to stderr, as part of a message."""
+    @property
+    def said(self) -> str:
+        """The last line that the program wrote to stderr; '' if it wrote none."""
+        lines = self._stderr.tail.decode("utf-8", "replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        """Ends it, and the program."""
         atexit.unregister(self.close)
         with suppress(RuntimeError):  # its thread has ended, and closed the loop
-            self._loop.call_soon_threadsafe(self._closing.set)
+            self._loop.call_soon_threadsafe(self._end)
         self._thread.join(START_S)
-        self._stderr.seek(0)
-        lines = [line.strip() for line in self._stderr.read().splitlines() if line.strip()]
         self._stderr.close()
-        return f", and said '{lines[-1][:300]}'" if lines else ""
+
+    def _end(self) -> None:
+        self._closing.set()
+        if self._holding is not None and not self._client.done():  # it may never be
+            self._holding.cancel()
 
     async def _done(self, work: Any) -> Any:
         return await work(await asyncio.wrap_future(self._client))
 
     def _live(self, server: str, env: Sequence[str]) -> None:
-        try:
-            self._loop.run_until_complete(self._hold(server, env))
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._hold(server, env))
 
     async def _hold(self, server: str, env: Sequence[str]) -> None:
         """Keeps the client open until the end is asked for."""
+        self._holding = asyncio.current_task()
         try:
             async with self._opened(server, env) as client:
                 self._client.set_result(client)
@@ -161,12 +187,35 @@ class _Connection:
         from mcp.client import Client
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
+        # It logs each line that is no message, with its traceback; a flood would fill the terminal.
+        logging.getLogger("mcp").addHandler(logging.NullHandler())
         if server.startswith(("http://", "https://")):
             return Client(server)
         command, *args = shlex.split(server)
         given = {name: os.environ[name] for name in env if name in os.environ}
         program = StdioServerParameters(command=command, args=args, env=given or None)
-        return Client(stdio_client(program, errlog=self._stderr))
+        return Client(stdio_client(program, errlog=self._stderr.file))
+
+
+class _Stderr:
+    """A file for a program's stderr, of which the last bytes are kept, in memory."""
+
+    def __init__(self) -> None:
+        self.tail = b""
+        read, write = os.pipe()
+        self.file = os.fdopen(write, "w")
+        self._thread = Thread(target=self._keep, args=(read,), daemon=True)
+        self._thread.start()
+
+    def _keep(self, read: int) -> None:
+        with os.fdopen(read, "rb", buffering=0) as file:
+            while data := file.read(_TAIL):
+                self.tail = (self.tail + data)[-_TAIL:]
+
+    def close(self) -> None:
+        """Reads what is left, unless a program that outlived the server still holds the file."""
+        self.file.close()
+        self._thread.join(1.0)
 
 
 async def _listed(client: Any) -> list[Any]:
@@ -179,9 +228,36 @@ async def _listed(client: Any) -> list[Any]:
     return found
 
 
-def _shown(block: Any) -> str:
+def _texts(result: Any) -> list[str]:
+    """A result's pieces as text, and its structured content, unless a piece says the same."""
+    texts, structured = [_text(block) for block in result.content], result.structured_content
+    if structured is None:
+        return texts
+    values = [_value(text) for text in texts]
+    said = [*texts, *values, values]
+    # the SDK wraps what is no object, and sends a list as one piece per item
+    inner = structured["result"] if {*structured} == {"result"} else structured
+    if structured in said or inner in said:
+        return texts
+    return [*texts, json.dumps(structured, ensure_ascii=False)]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _text(block: Any) -> str:
     """A piece of a result as text."""
-    return str(block.text) if block.type == "text" else f"({block.type}, which is not shown)"
+    if block.type == "text":
+        return str(block.text)
+    if block.type == "resource" and (text := getattr(block.resource, "text", None)) is not None:
+        return str(text)
+    if block.type == "resource_link":
+        return f"({block.name}: {block.uri})"
+    return f"({block.type}, which is not shown)"
 
 
 def _first(error: BaseException) -> BaseException:

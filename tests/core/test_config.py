@@ -169,6 +169,13 @@ def test_defaults_are_valid_and_frozen() -> None:
         config.episodes = 3  # type: ignore[misc]
 
 
+def test_a_name_with_an_equals_sign_is_set_in_quotes() -> None:
+    sets = ['prices."a=b.c".input=1', 'prices."a=b.c".output=2', 'options.x="y=z"']
+    found = resolve(sets=sets)
+    assert (found.prices["a=b.c"].input, found.prices["a=b.c"].output) == (1, 2)
+    assert found.options["x"] == "y=z"
+
+
 def test_a_role_with_dots_is_set_in_quotes() -> None:
     config = resolve([], ['agents."a.b".max_tokens=9', 'weights."x.y"=2', "agents.c.max_tokens=8"])
     assert {role: agent.max_tokens for role, agent in config.agents.items()} == {"a.b": 9, "c": 8}

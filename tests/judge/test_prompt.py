@@ -192,7 +192,9 @@ def test_a_whole_verdict_is_read_by_place(numbers: list[int]) -> None:
 TWICE = json.dumps(verdict(A=1, B=2)).replace('"B"', '"A"')
 FAULTS = {
     "": "it is not one JSON object",
-    "Sure! {}": "it is not one JSON object",
+    "Sure! {}": "it lacks candidate A, B",
+    "Sure! {} {}": "it is not one JSON object",
+    f"{json.dumps(dict.fromkeys('AB', {}))[:-1]}": "it is not one JSON object",
     "[1, 2]": "it is not one JSON object",
     "[" * 100_000: "it is not one JSON object",
     "9" * 5000: "it is not one JSON object",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from orchestry.judge.structured import (
     head,
     marked_off,
     outcome,
+    parsed,
     room,
 )
 from tests.toys import Scripted
@@ -144,3 +147,68 @@ def test_room_grows_with_the_parts_within_bounds(least: int, parts: int, each: i
     assert least <= found <= MAX_TOKENS
     assert found == MAX_TOKENS or found > parts * each
     assert found <= room(least, parts + 1, each)
+
+
+# --- one JSON object, whatever surrounds it ------------------------------------------------------
+
+_WORDS = st.text(alphabet="abz {}[]\"':,.!\n\u2028`", max_size=40)
+_WRAPPED = st.sampled_from(
+    [
+        "{one}",
+        "```json\n{one}\n```",
+        "```\n{one}\n``` That is all.",
+        "<think>Maybe {other}?</think>\n{one}",
+        "Maybe {other}?</think>{one}",
+        "Here is the verdict:\n{one}\nI hope that it helps.",
+        "\ufeff {one}",
+        "{one}\n\n{one}",
+        "{{}} {one}",
+        "{one}<think>or {other}",
+    ]
+)
+
+
+def graded(found: Mapping[str, Any]) -> int:
+    if set(found) != {"grade", "why"}:
+        raise Malformed("it lacks grade")
+    if type(found["grade"]) is not int:
+        raise Malformed("grade is no whole number")
+    return int(found["grade"])
+
+
+def written(grade: float, why: str) -> str:
+    return json.dumps({"grade": grade, "why": why})
+
+
+@given(st.integers(0, 10), st.sampled_from([int, float]), _WORDS, _WRAPPED)
+def test_the_one_object_is_read_whatever_surrounds_it(
+    grade: int, kind: type[float], why: str, frame: str
+) -> None:
+    text = frame.format(one=written(kind(grade), why), other=written(grade + 1, why))
+    assert parsed(text, graded) == grade
+
+
+@given(st.integers(0, 10), st.integers(0, 10), _WORDS)
+def test_of_two_that_differ_none_is_taken(first: int, second: int, why: str) -> None:
+    text = f"It says {written(first, why)}, I say {written(second, why)}"
+    if first == second:
+        assert parsed(text, graded) == first
+    else:
+        with pytest.raises(Malformed, match="several JSON objects that differ"):
+            parsed(text, graded)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("seven", "it is not one JSON object"),
+        (written(7.5, ""), "grade is no whole number"),
+        ('{"grade": 7, "why": "cut', "it is not one JSON object"),
+        ('{"grade": 7, "grade": 8, "why": ""}', "it names a key twice"),
+        (f"<think>{written(7, '')}", "it is not one JSON object"),
+        ('{"a":' * 100_000, "it is not one JSON object"),
+    ],
+)
+def test_what_is_no_such_object_is_malformed(text: str, why: str) -> None:
+    with pytest.raises(Malformed, match=why):
+        parsed(text, graded)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
+import yaml
 from genai_prices import Usage, calc_price
 from genai_prices.data_snapshot import get_snapshot
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestry.core.config import PriceConfig, resolve
+from orchestry.core.config import PriceConfig, resolve, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Completion
 from orchestry.models.prices import PriceTable
@@ -151,12 +153,29 @@ def test_an_unknown_model_names_itself_the_nearest_and_the_fix(
         PriceTable(vendor, {}).check([model])
 
 
-@pytest.mark.parametrize("model", ["my-model", "qwen3-0.6b"])
+_NAMES = st.lists(
+    st.sampled_from(
+        [*"/:.,@[]{}'\"=#*&!|>%`~$\\? -_", "zz", "4", "true", "null", "é", "\U0001f600"]
+    ),
+    min_size=1,
+    max_size=8,
+).map("".join)
+
+
+@given(_NAMES.map("zz-".__add__) | _NAMES)
+@example("my-model")
+@example("qwen3-0.6b")
+@example("hf.co/zz/Zz-4B-GGUF:Q4_K_M")
 def test_the_named_fix_works(model: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    try:
         PriceTable("openai", {}).check([model])
-    command = str(caught.value).split("`")[1].replace("...", "1.5")
-    config = resolve(sets=[a.strip(" '") for a in re.split(r"--set ", command) if a.strip()])
+        return  # a known one
+    except ConfigError as error:
+        command = str(error).partition(" with `")[2].removesuffix("`")
+    words = shlex.split(command.replace("...", "1.5"))
+    config = resolve(sets=[word for word in words if word != "--set"])
+    assert [*config.prices] == [model]
+    assert validate(yaml.safe_load(config.to_yaml())).prices == config.prices
     PriceTable("openai", config.prices).check([model])
 
 

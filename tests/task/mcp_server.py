@@ -7,6 +7,13 @@ import sys
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
+from mcp.types import (
+    CallToolResult,
+    EmbeddedResource,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 
 server = MCPServer("errands")
 
@@ -31,9 +38,37 @@ def die() -> str:
     os._exit(3)
 
 
+@server.tool()
+def read(how: str) -> CallToolResult:
+    """Answers in one of the protocol's ways."""
+    inside = TextResourceContents(uri="file:///a.txt", text="the word is amber")
+    ways: dict[str, CallToolResult] = {
+        "resource": CallToolResult(content=[EmbeddedResource(type="resource", resource=inside)]),
+        "structured": CallToolResult(content=[], structured_content={"lines": 42}),
+        "both": CallToolResult(
+            content=[TextContent(type="text", text="2 rows")], structured_content={"rows": [1, 2]}
+        ),
+        "link": CallToolResult(
+            content=[ResourceLink(type="resource_link", name="log", uri="file:///b.txt")]
+        ),
+    }
+    return ways[how]
+
+
+@server.tool()
+def rows(count: int) -> list[int]:
+    """A list, which the SDK sends as pieces and as structured content."""
+    return [*range(count)]
+
+
 if __name__ == "__main__":
     if "--broken" in sys.argv:
         sys.exit("it lacks a key")
+    if "--leaky" in sys.argv:
+        sys.exit(f"wrong key {os.environ['MCP_SECRET']}, or sk-proj-abcdefghijklmnop")
+    while "--flood" in sys.argv:
+        sys.stdout.write(sys.argv[-1].join(["junk"] * 10_000))
+        sys.stderr.write("noise" * 10_000 + "\n")
     if "--started" in sys.argv:
         Path(sys.argv[-1]).touch()
     if len(sys.argv) > 1 and sys.argv[1].isdigit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from orchestry import AgentSpec, tools
 from orchestry.core.errors import ConfigError
+from orchestry.task import mcp
 from orchestry.task.mcp import McpServer
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -48,7 +50,7 @@ def test_nothing_is_started_before_its_tools_are_needed(tmp_path: Path) -> None:
     finally:
         made._drop()
     assert mark.exists()
-    assert names == ["add", "who_am_i", "die", "python"]
+    assert names == ["add", "who_am_i", "die", "read", "rows", "python"]
 
 
 async def test_its_tools_are_called(server: McpServer) -> None:
@@ -86,6 +88,52 @@ def test_a_server_that_cannot_be_used_is_named(command: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         _ = tools.mcp(command).tools
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("resource", "the word is amber"),
+        ("structured", '{"lines": 42}'),
+        ("both", '2 rows\n{"rows": [1, 2]}'),
+        ("link", "(log: file:///b.txt)"),
+    ],
+)
+async def test_what_a_result_holds_reaches_the_model(
+    server: McpServer, how: str, said: str
+) -> None:
+    assert await use(server, "read", f'{{"how": "{how}"}}') == said
+
+
+async def test_what_is_sent_twice_is_shown_once(server: McpServer) -> None:
+    assert await use(server, "rows", '{"count": 3}') == "0\n1\n2"
+    assert await use(server, "rows", '{"count": 0}') in ("", "[]")
+
+
+def test_a_key_in_what_a_server_says_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_SECRET", "sesame-opens")
+    with pytest.raises(ConfigError) as raised:
+        _ = tools.mcp(f"{COMMAND} --leaky --token sk-proj-abcdefgh1234", env=["MCP_SECRET"]).tools
+    said = str(raised.value)
+    assert "and said 'wrong key ***, or ***'" in said
+    assert "sesame" not in said
+    assert "sk-" not in said
+
+
+@pytest.mark.parametrize("between", ["", "\n"])
+def test_a_flood_is_refused_in_time(
+    between: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mcp, "START_S", 2.0)
+    made, began = (
+        tools.mcp(shlex.join([sys.executable, str(SERVER), "--flood", between])),
+        time.time(),
+    )
+    with pytest.raises(ConfigError, match=r"did not name its tools within 2 s.*said 'noise"):
+        _ = made.tools
+    assert time.time() - began < 8.0  # not twice the time, as when the client was waited for
+    assert made._held is None
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ follow DSPy (arXiv 2310.03714). New here: all of them race, and count only after
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -202,11 +203,14 @@ async def _ask(
     """One answer of that form. In the worst case, that of a rambling small model, it has one token
     per character: `tokens`."""
 
-    def read(answer: Completion) -> _AnswerT:
+    def checked(found: Mapping[str, Any]) -> _AnswerT:
         try:
-            return form.model_validate_json(answer.text)
+            return form.model_validate_json(json.dumps(found))
         except ValidationError as error:
             raise Malformed(reason(error)) from None
+
+    def read(answer: Completion) -> _AnswerT:
+        return structured.parsed(answer.text, checked)
 
     room = structured.room(author.max_tokens, 1, tokens)
     request = request.model_copy(update={"max_tokens": room, "response_schema": schema})

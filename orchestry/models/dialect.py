@@ -1,0 +1,127 @@
+"""How a server wants requests otherwise than OpenAI does: fields added, left out or renamed, and no
+system role.
+
+The user's settings say so, or the server itself: a request that it refuses for such a reason is
+sent once more as it asks for. A refused request is not billed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestry.core.config import ProviderConfig
+from orchestry.core.errors import PromptTooLong, ProviderError
+
+_OTHER_NAME = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+_DISPENSABLE = ("temperature", "seed")
+_UNKNOWN = re.compile(
+    r"un(?:supported|known|recogni[sz]ed|expected)|(?:not|n't) (?:supported?|permitted|allowed)"
+    r"|extra (?:inputs|fields)|additional propert|only the default|instead|deprecated",
+    re.IGNORECASE,
+)
+_ROLES = re.compile(
+    r"\bsystem\b.{0,60}(?:\bnot\b|n't|\bun|invalid|\bonly\b)|roles?\b.{0,80}\bsystem\b"
+    r"|(?:not|n't|un\w+|invalid).{0,60}\bsystem\b|developer instruction|roles? must alternate"
+    r"|only user and assistant",
+    re.IGNORECASE,
+)
+"""What servers and chat templates say of a system message, or of two user messages in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What is changed in each request's body, in this order."""
+
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    no_system: bool = False
+    rename: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: ProviderConfig) -> Dialect:
+        """As the settings say."""
+        return cls(config.extra_body, config.system == "user", config.rename)
+
+    @property
+    def variant(self) -> str:
+        """What answers depend on, beside the request: part of where they come from."""
+        said = [dict(self.extra), self.no_system]
+        return f"\n{json.dumps(said, sort_keys=True)}" if any(said) else ""
+
+    @property
+    def room(self) -> int:
+        """An upper bound on the input tokens that it adds to a request."""
+        return len(json.dumps(dict(self.extra)).encode()) if self.extra else 0
+
+    def body(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A request's body as this server takes it."""
+        found = _merged(body, self.extra)
+        if self.no_system:
+            found["messages"] = without_system(found["messages"])
+        return {self.rename.get(name, name): value for name, value in found.items()}
+
+    def mended(self, sent: Mapping[str, Any], error: ProviderError) -> tuple[Dialect, str] | None:
+        """What a refusal of that body suggests, and in words; None if nothing."""
+        said = str(error)
+        if isinstance(error, PromptTooLong):
+            return None
+        if _ROLES.search(said) and without_system(sent["messages"]) != sent["messages"]:
+            why = "takes no system role there, so that text begins the user's message"
+            return replace(self, no_system=True), f"{why} (provider.system=user)"
+        if not error.refused or not _UNKNOWN.search(said):
+            return None
+        for name in filter(sent.__contains__, (*_OTHER_NAME, *_DISPENSABLE)):
+            if re.search(rf"(?<!\w){name}(?!\w)", said):
+                return self._without(name)
+        return None
+
+    def _without(self, name: str) -> tuple[Dialect, str] | None:
+        if name in _DISPENSABLE:
+            why = f"takes no {name}, which is left out (provider.extra_body.{name}=null)"
+            return replace(self, extra={**self.extra, name: None}), why
+        other = _OTHER_NAME[name]
+        if other in self.rename:  # it refused that one too
+            return None
+        why = f"takes {other} in place of {name} (provider.rename.{name}={other})"
+        return replace(self, rename={**self.rename, name: other}), why
+
+
+def without_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The chat in turns of user and assistant: the user says what the system says, and what one of
+    them says in several messages in a row is one message."""
+    found = list[dict[str, Any]]()
+    for message in messages:
+        one = dict(message)
+        if one["role"] in ("system", "developer"):
+            one["role"] = "user"
+        last = found[-1] if found else {}
+        if _plain(one) and _plain(last) and last["role"] == one["role"]:
+            found[-1] = {**last, "content": f"{last['content']}\n\n{one['content']}"}
+        else:
+            found.append(one)
+    return found
+
+
+def _plain(message: Mapping[str, Any]) -> bool:
+    """Whether it is nothing but a text."""
+    return {*message} == {"role", "content"} and isinstance(message["content"], str)
+
+
+def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with the fields of `extra`, at any depth; null leaves one out."""
+    found = dict(body)
+    for name, value in extra.items():
+        if value is None:
+            found.pop(name, None)
+        elif isinstance(value, Mapping):
+            below = found.get(name)
+            found[name] = _merged(below if isinstance(below, Mapping) else {}, value)
+        else:
+            found[name] = value
+    return found
