@@ -99,6 +99,14 @@ class PromptTooLong(ProviderError):
         super().__init__(message, transient=False, billed=False, refused=True)
 
 
+class CallTooDear(ProviderError):
+    """A call's worst case is more than what is left of the cap, though other calls still fit. This
+    ends a sample, or is told to the program that asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=False, billed=False, refused=True)
+
+
 class LearnError(OrchestryError):
     """No gradient step is possible with what was drawn or computed. Nothing of it is saved."""
 

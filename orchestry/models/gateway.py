@@ -21,6 +21,7 @@ from orchestry.core.concurrency import Door, Sleep, together
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import (
     BudgetExceeded,
+    CallTooDear,
     Interrupted,
     Overbilled,
     PromptTooLong,
@@ -270,6 +271,8 @@ class Gateway:
             if not (error.transient or error.refused):
                 raise
             void = _void(request, error)
+            if isinstance(error, CallTooDear):  # no fault of the server
+                return self._missing(key, request, error, void)
             if void == "failed" or (void == "refused" and self._silent):
                 self._breaker.gave_up(request, error)
             return self._missing(key, request, error, void)

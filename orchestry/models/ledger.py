@@ -21,9 +21,12 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from orchestry.core.errors import BudgetExceeded, OrchestryError
+from orchestry.core.errors import BudgetExceeded, CallTooDear, OrchestryError
 from orchestry.store.journal import Answered, Counted, Journal, Lost, Released, Reserved
 from orchestry.store.summary import NANO, Balance, nano
+
+_UNUSUAL = 4
+"""Times the dearest call so far: a call that may cost more ends its sample, not the run."""
 
 
 class Claims:
@@ -58,6 +61,12 @@ class Claims:
             return self.in_finished // self._finished
         each = self._reserved // self._count if self._count else self._guess
         return self._calls * each
+
+    def unusual(self, worst: int, left: int, cap: int) -> bool:
+        """Whether a call that does not fit is out of the ordinary: the dearest so far would fit,
+        and this one costs far more, or more than the whole cap."""
+        ordinary = self._dearest or self._guess
+        return 0 < ordinary <= left and worst > min(cap, _UNUSUAL * ordinary)
 
     def older(self, rank: int | None = None) -> int:
         """The claims of episodes older than this one, or of all."""
@@ -326,7 +335,7 @@ class Ledger:
                 self._grant(waiter, places)
             elif waiter.key is not None and self._never_fits(waiter.usd):
                 heappop(queue)
-                waiter.granted.set_exception(self._exceeded(waiter.usd))
+                waiter.granted.set_exception(self._refused(waiter.usd))
             else:
                 return
 
@@ -345,7 +354,15 @@ class Ledger:
         """Whether the call can't fit even if every open call costs nothing."""
         return self._cap is not None and self._balance.spent + nano(usd) > self._cap
 
-    def _exceeded(self, usd: float) -> BudgetExceeded:
+    def _refused(self, usd: float) -> OrchestryError:
+        """Why a call that can't fit any more is not made: the run's end, unless others fit."""
+        assert self._cap is not None
+        if self._claims.unusual(nano(usd), self._cap - self._balance.spent, self._cap):
+            return CallTooDear(
+                f"a call could cost ${usd:.4g}, more than is left of the budget of "
+                f"${self.cap_usd:.4g}, which covers other calls: shorten its prompt (reserved at "
+                "one token per byte), or raise --budget in a new run"
+            )
         enough = math.ceil(max(2 * (self.cap_usd or 0.0), self.spent + usd) * 100) / 100
         return BudgetExceeded(
             f"the next call could cost ${usd:.4g} and ${self.spent:.4g} of the budget of "

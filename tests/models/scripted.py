@@ -48,6 +48,7 @@ class Server:
         self.shared: list[bool] = []
         self.now = 0
         self.most = 0
+        self.output_tokens = OUTPUT
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
@@ -71,7 +72,7 @@ class Server:
             text=text or f"{request.messages[0].content} {request.sample_index} {request.seed}",
             model="m",
             input_tokens=INPUT,
-            output_tokens=OUTPUT,
+            output_tokens=self.output_tokens,
         )
 
     def input_bound(self, request: Request) -> int:

@@ -651,3 +651,41 @@ async def test_nobody_leads_where_only_one_is_left_toask(run: Run) -> None:
         assert server.shared == [False]
         await gateway.sample([ask()], 6)
         assert server.shared == [False, True, True]
+
+
+@pytest.mark.parametrize("programmed", [False, True])
+async def test_a_call_that_can_never_fit_is_missing_and_others_go_on(
+    tmp_path: Path, programmed: bool
+) -> None:
+    run = Run(tmp_path, budget={"usd": 20 * WORST})
+    big = ask("x" * 10_000).model_copy(update={"programmed": programmed})
+    server = Server()
+    server.input_bound = lambda request: 10_000 if request == big else 2 * INPUT  # type: ignore[method-assign]
+    async with run.open(server) as gateway, gateway.ledger.episode(0):
+        await gateway.answer(ask("first"))
+        gone = await gateway.answer(big)
+        assert gone.void == ("refused" if programmed else "failed")
+        assert "more than is left of the budget" in gone.failed
+        assert (await gateway.answer(ask("another"))).text
+    assert len(server.asked) == 2, "it is never sent"
+    assert [warning for warning in run.warnings if "budget" in warning]
+
+
+async def test_a_server_that_overbills_names_the_calls_in_flight(tmp_path: Path) -> None:
+    run = Run(tmp_path, search={"concurrency": 3})
+    go = asyncio.Event()
+
+    async def act(request: Request) -> str:
+        if request.messages[0].content != "liar":
+            await go.wait()
+        return "fine"
+
+    server = Server(act)
+    async with run.open(server) as gateway:
+        others = [asyncio.create_task(gateway.answer(ask(name))) for name in "ab"]
+        await step()
+        server.output_tokens = 10**6
+        await gateway.answer(ask("liar"))
+        go.set()
+        await asyncio.gather(*others, return_exceptions=True)
+    assert any("2 calls in flight will be billed" in line for line in run.warnings), run.warnings

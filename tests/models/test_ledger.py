@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestry.core.errors import BudgetExceeded, Interrupted, StoreError
+from orchestry.core.errors import BudgetExceeded, CallTooDear, Interrupted, StoreError
 from orchestry.core.types import Completion
 from orchestry.models.ledger import Ledger, Places
 from orchestry.store import journal
@@ -525,3 +525,33 @@ def test_many_at_once_finish_as_many_as_one_at_a_time_but_for_one(seed: int, wid
     run = _alike(seed)
     alone = asyncio.run(run.play(1))
     assert asyncio.run(run.play(width)) >= alone - 1
+
+
+@given(
+    usual=st.integers(1, 10**6),
+    times=st.floats(0.1, 1000),
+    cap=st.integers(1, 10**9),
+    spent=st.floats(0, 1),
+)
+async def test_one_call_out_of_the_ordinary_does_not_end_the_run(
+    tmp_path_factory: pytest.TempPathFactory, usual: int, times: float, cap: int, spent: float
+) -> None:
+    """While calls as they were so far still fit, one that can't is refused alone."""
+    ledger = _open(tmp_path_factory.mktemp("run"), cap / 1e6)
+    worst = round(usual * times)
+    async with ledger.episode(0):
+        try:
+            first = await ledger.reserve("usual", usual / 1e6)
+        except BudgetExceeded:
+            return
+        ledger.settle(_answered(first, usual * spent / 1e6))
+        left = cap - usual * spent
+        try:
+            await ledger.reserve("big", worst / 1e6)
+        except CallTooDear:
+            assert worst > left >= usual
+            assert worst > min(4 * usual, cap)
+            assert await ledger.reserve("another", usual / 1e6) == first + 1
+        except BudgetExceeded:
+            assert worst > left - 1
+            assert left < usual + 1 or worst <= min(4 * usual, cap) + 1
