@@ -63,9 +63,14 @@ MUTE = (
     *("retry", "sandbox", "search.concurrency", "search.episodes_in_flight", "task_path"),
     *("trackers", "executor", "ranks"),
 )
+HEADERS = (
+    "provider.headers",
+    "judge.provider.headers",
+    "agents.NAME.provider.headers",
+)
 LISTS = {
     Mark.RESUMABLE: (
-        *(*RESUMABLE, "judge.provider.timeout_s"),
+        *(*RESUMABLE, "judge.provider.timeout_s", *HEADERS),
         *("agents.NAME.provider.base_url", "agents.NAME.provider.timeout_s"),
         *("ppo.steps", "ppo.device", "ppo.threads", "ppo.checkpoint_every", "ppo.keep"),
         *("ppo.evaluate_every", "ppo.evaluate_games"),
@@ -86,7 +91,8 @@ LISTS = {
     ),
     Mark.MEASURED: MEASURED,
     Mark.OPERATIONAL: (
-        *(*MUTE, "judge.provider.timeout_s", "behaviors.provider.timeout_s"),
+        *(*MUTE, "judge.provider.timeout_s", "behaviors.provider.timeout_s", *HEADERS),
+        "behaviors.provider.headers",
         "agents.NAME.provider.timeout_s",
         *("learn.device", "learn.micro_tokens", "learn.gradient_checkpointing"),
         *("ppo.device", "ppo.threads", "ppo.checkpoint_every", "ppo.evaluate_every", "ppo.keep"),

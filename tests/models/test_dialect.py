@@ -1,0 +1,282 @@
+"""Servers that want requests otherwise: told by the settings, or found by their refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from itertools import chain, combinations, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestry.backends.base import named
+from orchestry.core.config import ProviderConfig, RunConfig, resolve
+from orchestry.core.errors import ConfigError, ProviderError
+from orchestry.core.types import Provider
+from orchestry.models.dialect import Dialect, without_system
+from orchestry.models.http import SdkProvider
+from orchestry.models.providers import open_provider
+from orchestry.models.request_key import request_key
+from tests.models.conftest import ANTHROPIC_ANSWER, KEY, OPENAI_ANSWER, request
+from tests.models.loopback import Server, reply, serving
+
+HELD = "hush-0123456789"
+ENVIRON = {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "MY_KEY": HELD}
+FIELDS = ("max_tokens", "temperature", "seed")
+WORDS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "openai": lambda name: {
+        "error": {"message": f"Unsupported parameter: '{name}' is not supported with this model."}
+    },
+    "default": lambda name: {
+        "error": {"message": f"'{name}' does not support 0.8. Only the default (1) is supported."}
+    },
+    "fastapi": lambda name: {
+        "detail": [{"type": "extra_forbidden", "loc": ["body", name], "msg": "Extra inputs ..."}]
+    },
+    "go": lambda name: {"error": f'json: unknown field "{name}"'},
+}
+NO_SYSTEM = (
+    "System role not supported",
+    "Developer instruction is not enabled for models/gemma-3-4b-it",
+    "Conversation roles must alternate user/assistant/user/assistant/...",
+    "'messages[0].role' does not support 'system' with this model.",
+    "'system' is not one of ['user', 'assistant'] - 'messages.0.role'",
+    "Invalid role: system",
+)
+
+
+def opened(url: str, name: str = "openai", **fields: Any) -> SdkProvider:
+    raw = {"name": name, "model": "m", "base_url": url, "timeout_s": 5.0, **fields}
+    found = open_provider(ProviderConfig.model_validate(raw), 0, ENVIRON)
+    assert isinstance(found, SdkProvider)
+    return found
+
+
+def strict(bodies: list[dict[str, Any]], refused: tuple[str, ...], words: str) -> Any:
+    """A server that knows none of these fields."""
+
+    def answer(number: int) -> bytes:
+        for name in refused:
+            if name in bodies[number]:
+                return reply(WORDS[words](name), 400)
+        return reply(OPENAI_ANSWER)
+
+    return answer
+
+
+SUBSETS = [*chain.from_iterable(combinations(FIELDS, size) for size in range(4))]
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("refused", SUBSETS, ids="+".join)
+async def test_a_refused_field_is_left_out_or_renamed_from_then_on(
+    refused: tuple[str, ...], words: str
+) -> None:
+    said, bodies = list[str](), list[dict[str, Any]]()
+    async with serving(lambda number: strict(bodies, refused, words)(number)) as server:
+        server.bodies = bodies
+        async with opened(server.url) as provider:
+            provider.warn = said.append
+            for index in range(2):
+                assert (await provider.complete(request(sample_index=index))).text == "Hello"
+    assert len(bodies) == 2 + len(refused)
+    assert not {*refused} & {*bodies[-1]}
+    assert bodies[-1].get("max_tokens", bodies[-1].get("max_completion_tokens")) == 16
+    assert len(said) == len(refused)
+    for line in said:  # each names a setting that says the same
+        key, value = re.findall(r"\((provider\.\S+)=(\S+)\)", line)[0]
+        provider_of = resolve(sets=[f"{key}={value}", "provider.name=openai"]).provider
+        assert Dialect.of(provider_of) != Dialect()
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+@pytest.mark.parametrize("words", NO_SYSTEM)
+async def test_a_server_without_a_system_role_is_asked_without_it(words: str, status: int) -> None:
+    def answer(number: int) -> bytes:
+        if server.bodies[number]["messages"][0]["role"] == "system":
+            return reply({"error": {"message": words, "code": status}}, status)
+        return reply(OPENAI_ANSWER)
+
+    said = list[str]()
+    async with serving(answer) as server, opened(server.url) as provider:
+        provider.warn = said.append
+        await provider.complete(request())
+        await provider.complete(request())
+    assert [len(body["messages"]) for body in server.bodies] == [2, 1, 1]
+    assert server.bodies[-1]["messages"] == [{"role": "user", "content": "Be brief\n\nSay hi"}]
+    assert len(said) == 1
+    assert "(provider.system=user)" in said[0]
+
+
+async def test_what_does_not_help_is_not_kept() -> None:
+    def answer(number: int) -> bytes:
+        return reply({"error": "the seed is not supported, nor anything else"}, 400)
+
+    said = list[str]()
+    async with serving(answer) as server, opened(server.url) as provider:
+        provider.warn = said.append
+        for _ in range(2):
+            with pytest.raises(ProviderError, match=r"provider\.extra_body\.NAME=null"):
+                await provider.complete(request())
+    assert ["seed" in body for body in server.bodies] == [True, False, True, False]
+    assert not said
+
+
+@given(st.lists(st.sampled_from(["system", "user", "assistant"]), min_size=1, max_size=8))
+def test_a_chat_without_system_says_all_in_turns(roles: list[str]) -> None:
+    chat = [{"role": role, "content": f"text {place}"} for place, role in enumerate(roles)]
+    found = without_system(chat)
+    assert all(one["role"] != other["role"] for one, other in pairwise(found))
+    assert "system" not in {one["role"] for one in found}
+    assert "\n\n".join(m["content"] for m in found) == "\n\n".join(m["content"] for m in chat)
+    assert without_system(found) == found
+
+
+# --- by the settings ------------------------------------------------------------------------------
+
+
+async def _body(server: Server, provider: SdkProvider, **fields: Any) -> dict[str, Any]:
+    async with provider:
+        await provider.complete(request(), **fields)
+    return server.bodies[-1]
+
+
+async def test_the_settings_are_followed_from_the_first_request_on() -> None:
+    async with serving(reply(OPENAI_ANSWER)) as server:
+        extra = {"seed": None, "temperature": None, "chat_template_kwargs": {"thinking": False}}
+        renamed = {"max_tokens": "max_completion_tokens"}
+        body = await _body(server, opened(server.url, extra_body=extra, rename=renamed))
+        moved = await _body(server, opened(server.url, system="user"))
+    assert {*body} == {"model", "messages", "max_completion_tokens", "chat_template_kwargs"}
+    assert body["chat_template_kwargs"] == {"thinking": False}
+    assert [one["role"] for one in moved["messages"]] == ["user"]
+
+
+async def test_claude_takes_fields_too_streamed_or_not() -> None:
+    extra = {"thinking": {"type": "adaptive"}}
+    async with serving(reply(ANTHROPIC_ANSWER)) as server:
+        plain = await _body(server, opened(server.url, "anthropic", extra_body=extra))
+        with pytest.raises(ProviderError):  # the answer is no stream
+            await _body(
+                server, opened(server.url, "anthropic", extra_body=extra), started=lambda: None
+            )
+    assert server.bodies[-1] == plain | {"stream": True}
+    assert plain["thinking"] == {"type": "adaptive"}
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+_NAMES = st.sampled_from(
+    [
+        *("max_tokens", "max_completion_tokens", "maxOutputTokens", "n", "best_of", "stream"),
+        *("model", "messages", "tools", "tool_choice", "service_tier", "seed", "top_k", "x"),
+        *("reasoning", "thinking", "budget_tokens", "thinking_budget", "num_predict"),
+    ]
+)
+_EXTRA = st.dictionaries(_NAMES, _JSON | st.dictionaries(_NAMES, _JSON, max_size=2), max_size=4)
+_PRICED = {"model", "messages", "max_tokens", "n", "stream", "tools", "best_of", "tool_choice"}
+
+
+@given(_EXTRA)
+def test_no_field_raises_what_is_reserved(extra: dict[str, Any]) -> None:
+    try:
+        provider = opened("http://127.0.0.1:1/v1", extra_body=extra)
+    except ValueError:  # pydantic's
+        return
+    plain = opened("http://127.0.0.1:1/v1")
+    asked, usual = (one._dialect.body({"max_tokens": 9, "model": "m"}) for one in (provider, plain))
+    assert {n: asked.get(n) for n in _PRICED} == {n: usual.get(n) for n in _PRICED}
+    added = len(json.dumps(asked)) - len(json.dumps(usual))
+    assert provider.input_bound(request()) - plain.input_bound(request()) >= added
+
+
+def test_answers_to_other_fields_are_other_answers() -> None:
+    url = "http://127.0.0.1:1/v1"
+    several: list[Provider] = [
+        opened(url),
+        opened(url, extra_body={"top_k": 1}),
+        opened(url, system="user"),
+    ]
+    assert len({request_key(one, request()) for one in several}) == 3
+    same = opened(url, rename={"max_tokens": "max_completion_tokens"}, headers={"x": "y"})
+    assert request_key(same, request()) == request_key(several[0], request())
+
+
+@pytest.mark.parametrize(
+    ("rename", "says"),
+    [({"seed": "n"}, "n is no name"), ({"max_tokens": "limit"}, "such as max_completion_tokens")],
+)
+def test_a_name_that_means_another_thing_is_refused(rename: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        RunConfig.model_validate({"provider": {"rename": rename}})
+
+
+def test_a_judge_without_a_provider_of_its_own_is_asked_in_the_same_way() -> None:
+    run = ProviderConfig.model_validate(
+        {"name": "openai", "model": "m", "rename": {"max_tokens": "max_completion_tokens"}}
+    )
+    provider = open_provider(run, 0, ENVIRON)
+    assert named(ProviderConfig(model="j"), run, provider).rename == run.rename
+    assert not named(ProviderConfig(name="openai", model="j"), run, provider).rename
+    own = ProviderConfig.model_validate({"model": "j", "rename": {}})
+    assert not named(own, run, provider).rename
+
+
+# --- headers, which may hold keys -----------------------------------------------------------------
+
+
+async def test_a_header_with_a_key_is_sent_and_shown_nowhere() -> None:
+    def answer(number: int) -> bytes:
+        echoed = {**OPENAI_ANSWER}
+        message = {"role": "assistant", "content": f"You sent {HELD}."}
+        echoed["choices"] = [{"index": 0, "finish_reason": "stop", "message": message}]
+        return reply({"error": f"wrong {HELD}"}, 404) if number else reply(echoed)
+
+    headers = {"api-key": "${MY_KEY}", "authorization": "Token ${MY_KEY}", "x-team": "blue"}
+    async with serving(answer) as server, opened(server.url, headers=headers) as provider:
+        said = await provider.complete(request())
+        with pytest.raises(ProviderError) as raised:
+            await provider.complete(request())
+    assert f"api-key: {HELD}" in server.heads[0]
+    assert f"Token {HELD}" in server.heads[0]
+    assert "x-team: blue" in server.heads[0]
+    config = RunConfig.model_validate({"provider": {"headers": headers}})
+    for text in (said.text, str(raised.value), repr(provider._endpoint), config.to_yaml()):
+        assert HELD not in text
+
+
+@pytest.mark.parametrize("name", ["Authorization", "api-key", "x-goog-api-key", "X-Auth-Token"])
+def test_a_written_key_is_refused_and_not_shown(name: str) -> None:
+    for value in (HELD, "sk-" + "a" * 20):
+        with pytest.raises(ConfigError, match=r"\$\{MY_KEY\}") as raised:
+            RunConfig.model_validate({"judge": {"provider": {"headers": {name: value}}}})
+        assert value not in str(raised.value)
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    with pytest.raises(ConfigError, match="takes NO_SUCH from the environment, where it is not"):
+        opened("http://127.0.0.1:1", headers={"x-key": "${NO_SUCH}"})
+
+
+@pytest.mark.parametrize("headers", [{"x": "a\nb"}, {"x y": "a"}, {"x": "ż"}])
+def test_what_is_no_header_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="is none"):
+        RunConfig.model_validate({"provider": {"headers": headers}})
+
+
+def test_only_servers_take_such_settings() -> None:
+    with pytest.raises(ConfigError, match=r"provider\.extra_body is for a server"):
+        open_provider(ProviderConfig(name="fake", extra_body={"top_k": 1}), 0, {})
+    with pytest.raises(ConfigError, match=r"provider\.system are for provider openai"):
+        opened("http://127.0.0.1:1", "anthropic", system="user")
+
+
+def test_messages_with_calls_stay_as_they_are() -> None:
+    chat = [{"role": "assistant", "content": "", "tool_calls": []}, {"role": "tool", "content": ""}]
+    assert without_system(chat) == chat
