@@ -40,6 +40,8 @@ def billed(usage: object, input_bound: int, max_tokens: int, *, some: bool) -> B
     apart = {"cache_read_input_tokens", _WRITTEN, "cache_creation"} & {*said}
     if apart and given is not None and _count(said, "prompt_tokens") is None:
         given += cached + written  # in Claude's form
+    elif given is not None and cached + written > given:  # apart as well, so at most what was sent
+        given = max(given, min(given + cached + written, input_bound))
     tokens_in = given or input_bound
     if not given and total is not None and drawn is not None and total > drawn:
         tokens_in = min(total - drawn, input_bound)

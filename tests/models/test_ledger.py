@@ -467,7 +467,9 @@ class Run:
                             calls = [call(ledger, rank, *each) for each in stage]
                             ends = await asyncio.gather(*calls, return_exceptions=True)
                             for end in ends:
-                                if isinstance(end, BaseException):
+                                if isinstance(end, BaseException) and not isinstance(
+                                    end, CallTooDear
+                                ):
                                     raise end
                     finished += 1
                 except BudgetExceeded:
@@ -549,7 +551,7 @@ async def test_one_call_out_of_the_ordinary_does_not_end_the_run(
         try:
             await ledger.reserve("big", worst / 1e6)
         except CallTooDear:
-            assert worst > left >= usual
+            assert worst > left >= usual - 1  # amounts are rounded
             assert worst > min(4 * usual, cap)
             assert await ledger.reserve("another", usual / 1e6) == first + 1
         except BudgetExceeded:

@@ -96,7 +96,24 @@ def count(usage: object, some: bool = True) -> Billed:
         ({"prompt_tokens": "50", "completion_tokens": 2.0}, (50, 2, 0, 0)),
         (
             {"prompt_tokens": 50, "completion_tokens": 2, "prompt_cache_hit_tokens": 51},
-            (50, 2, 0, 0),
+            (101, 2, 51, 0),
+        ),
+        (  # a gateway that keeps Claude's way to count, under OpenAI's names
+            {
+                "prompt_tokens": 5,
+                "completion_tokens": 2,
+                "cache_read_input_tokens": 45,
+                "cache_creation_input_tokens": 3,
+            },
+            (53, 2, 45, 3),
+        ),
+        (
+            {"prompt_tokens": 5, "input_tokens": 5, "output_tokens": 2, "cached_tokens": 45},
+            (50, 2, 45, 0),
+        ),
+        (  # more than was sent: no discount
+            {"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 2**40},
+            (BOUND, 2, 0, 0),
         ),
         ({"prompt_tokens": 50, "completion_tokens": 0}, (50, MOST, 0, 0)),
         ({"prompt_tokens": 0, "completion_tokens": 2}, (BOUND, 2, 0, 0)),

@@ -29,13 +29,12 @@ from torch.utils.checkpoint import checkpoint
 
 from orchestry.backends.local.model import Base, base_digest, quiet
 from orchestry.backends.local.sizes import ATTENTION
+from orchestry.backends.local.targets import ALL_LINEAR, check_targets, linear_layers
 from orchestry.core.digests import file_digest
 from orchestry.core.errors import ConfigError, StoreError, reason
 from orchestry.core.files import to_json
 from orchestry.core.seeds import derive
 
-ALL_LINEAR = "all-linear"
-"""As targets: every linear layer except the output layer, as in peft."""
 _Spans = tuple[tuple[int, int, int | None], ...]
 _ALL = -2
 """The key of all adapters' matrices, stacked."""
@@ -164,9 +163,9 @@ class Adapters:
         self.agents = tuple(agents)
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
         self.rslora, self.shared, self._beside = rslora, shared, beside
-        layers = _layers(base)
+        layers = linear_layers(base)
         self.targets = tuple(sorted(layers)) if targets == ALL_LINEAR else tuple(targets)
-        _check_targets(base, self.targets, layers)
+        check_targets(base, self.targets, layers)
         self._folders = (SHARED,) if shared else tuple(map(folder_of, self.agents))
         base.model.requires_grad_(False)
         self._sites = self._attach(seed)
@@ -280,10 +279,18 @@ class Adapters:
         }
         generators = [torch.Generator().manual_seed(derive(seed, name)) for name in self._folders]
         sites = tuple(self._site(name, linear, generators) for name, linear in found.items())
-        for number, site in enumerate(sites):
+        self._hooks = [
             site.linear.register_forward_hook(partial(self._join, number))
+            for number, site in enumerate(sites)
+        ]
         object.__setattr__(model, "_orchestry_adapters", True)
         return sites
+
+    def detach(self) -> None:
+        """Leaves the base to other adapters."""
+        for hook in self._hooks:
+            hook.remove()
+        object.__setattr__(self.base.model, "_orchestry_adapters", False)
 
     def _site(self, name: str, linear: nn.Linear, generators: list[torch.Generator]) -> _Site:
         place: dict[str, Any] = {
@@ -404,28 +411,6 @@ class _Using(AbstractContextManager[None]):
 
     def __exit__(self, *exc: object) -> None:
         self._adapters._plan = self._outer.pop()
-
-
-def _layers(base: Base) -> set[str]:
-    """Last parts of the names of the base's linear layers, without the output layer: the loss is
-    computed from its weights alone."""
-    model: Any = base.model
-    head = model.get_output_embeddings()
-    return {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
-    }
-
-
-def _check_targets(base: Base, targets: Sequence[str], layers: set[str]) -> None:
-    """Raises ConfigError if the base lacks one of them."""
-    if absent := sorted(set(targets) - layers):
-        raise ConfigError(
-            f"the base {base.name} has no linear layer {', '.join(absent)} that can get an adapter:"
-            f" set learn.targets to names among {', '.join(sorted(layers)) or 'none'}, or to "
-            f"{ALL_LINEAR}"
-        )
 
 
 def _spans(numbers: list[int]) -> _Spans:

@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from filelock import FileLock
 
+from orchestry.backends.local.chat import ChatForm, dated
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
@@ -64,6 +65,11 @@ class Base:
     """Its name in adapters trained on it."""
     sha256: str | None = None
     """Digest of the weights' file, if known."""
+    form: ChatForm = field(init=False, compare=False)
+    """How its chat template takes a chat."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "form", ChatForm.of(self.tokenizer, self.name))
 
     @property
     def device(self) -> torch.device:
@@ -77,11 +83,13 @@ class Base:
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Tokens that end an answer: the tokenizer's EOS, and those the model's authors add."""
+        """Tokens that end an answer: the tokenizer's EOS, those the model's authors add, and the
+        one that the chat template writes behind an answer."""
         config = self.model.generation_config
         more = config.eos_token_id if config is not None else None
         ids = more if isinstance(more, list) else [more]
-        return frozenset(i for i in (self.tokenizer.eos_token_id, *ids) if isinstance(i, int))
+        every = (self.tokenizer.eos_token_id, self.form.end, *ids)
+        return frozenset(i for i in every if isinstance(i, int))
 
     def render(
         self, messages: Sequence[Message], max_tokens: int = 0, tools: Sequence[ToolSpec] = ()
@@ -100,7 +108,9 @@ class Base:
         known = self._knows_tools
         try:
             ids: Any = self.tokenizer.apply_chat_template(
-                [self._plain(one) for one in (messages if known else plain(messages, tools))],
+                self.form.written(
+                    [self._plain(one) for one in (messages if known else plain(messages, tools))]
+                ),
                 tools=[one.function for one in tools] if tools and known else None,
                 add_generation_prompt=True,
                 return_dict=False,
@@ -121,14 +131,15 @@ class Base:
 
     def answer_ids(self, text: str, ended: bool) -> tuple[int, ...]:
         """Token ids of an answer that others wrote; `ended`: with the end token behind it."""
-        found: Any = self.tokenizer(self._without_controls(text), add_special_tokens=False)
+        found: Any = self.tokenizer(self.form.plain(text), add_special_tokens=False)
         return (*found["input_ids"], *([self.end_id] if ended else []))
 
     @property
     def end_id(self) -> int:
         """The token that ends an answer in the chat template; else the tokenizer's EOS."""
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
-        ids: Any = self.tokenizer.apply_chat_template(chat, return_dict=False)
+        written = self.form.written(chat)
+        ids: Any = self.tokenizer.apply_chat_template(written, return_dict=False)
         ends = [i for i in ids if i in self.eos_ids]
         return int(ends[-1] if ends else cast(Any, self.tokenizer).eos_token_id)
 
@@ -141,18 +152,13 @@ class Base:
     def _plain(self, message: Message) -> dict[str, Any]:
         """A message as chat templates take it."""
         said = broken(message.content) if message.role == "tool" else message.content
-        content = self._without_controls(said)
+        content = self.form.plain(said)
         found: dict[str, Any] = {"role": message.role, "content": content}
         if message.calls:
             calls = [{"name": one.name, "arguments": one.given} for one in message.calls]
-            text = self._without_controls(json.dumps(calls, ensure_ascii=False))
+            text = self.form.plain(json.dumps(calls, ensure_ascii=False))
             found["tool_calls"] = [{"type": "function", "function": o} for o in json.loads(text)]
         return found
-
-    def _without_controls(self, text: str) -> str:
-        for name in self.tokenizer.all_special_tokens:
-            text = text.replace(name, f"{name[:1]} {name[1:]}")
-        return text
 
 
 def load_base(
@@ -217,8 +223,10 @@ def _never_drops(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for place in (module, getattr(module, "config", module)):
+            rates = {name: rate for name, rate in vars(place).items() if "drop" in name}
+            for name in (name for name, rate in rates.items() if isinstance(rate, float)):
+                setattr(place, name, 0.0)
 
 
 def loadable(
@@ -385,6 +393,7 @@ def _tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token is fine
     tokenizer.padding_side = "left"
+    tokenizer.chat_template = dated(str(tokenizer.chat_template))
     # A prompt that is too long is our own error, in `render`.
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer

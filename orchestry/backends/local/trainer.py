@@ -39,6 +39,7 @@ from orchestry.backends.local.memory import MicroBatches, checkpoint_layers, fit
 from orchestry.backends.local.model import load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
+from orchestry.backends.local.selfcheck import check_learnable
 from orchestry.backends.local.sizes import JOINED_ON_A_CPU, ON_A_CPU, ON_A_GPU, crewed
 from orchestry.backends.local.vllm import VllmSampler
 from orchestry.core.errors import (
@@ -371,6 +372,8 @@ class Crew:
         with learn.method=full, of the whole team, for the first crew; they must fit together."""
         dtype = "float32" if settings.method == "full" else settings.dtype
         self.base = load_base(model, dtype, settings.quantize, settings.device)
+        with fitting(f"a first pass of {model}"):
+            check_learnable(self.base)
         self.roles = tuple(temperatures)
         on_gpu = self.base.device.type == "cuda"
         self.micro_tokens = settings.micro_tokens or (ON_A_GPU if on_gpu else ON_A_CPU)

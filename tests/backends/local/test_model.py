@@ -108,10 +108,75 @@ def test_a_prompt_longer_than_the_context_is_refused_to_the_token(tmp_path: Path
 
 def test_a_template_that_refuses_the_messages_is_named(tmp_path: Path) -> None:
     tiny_folder(tmp_path)
-    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no system role') }}")
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ raise_exception('no such text') if m.content == 'no' }}"
+        "{{ m.content }}{% endfor %}"
+    )
     base = load_base(str(tmp_path), device="cpu")
-    with pytest.raises(ConfigError, match=r"can't write these messages .*no system role.: change"):
-        base.render(HELLO)
+    with pytest.raises(ConfigError, match=r"can't write these messages .*no such text.: change"):
+        base.render([*HELLO, Message(role="user", content="no")])
+
+
+SYSTEM = "{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+TURN = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("turn", "prompt"),
+    [
+        (TURN, "<|im_start|>system\nBe.<|im_end|>\n<|im_start|>user\nGo.<|im_end|>\n"),
+        (SYSTEM + TURN, "<|im_start|>user\nBe.\n\nGo.<|im_end|>\n"),
+        (
+            "{% if m.role != 'system' %}" + TURN + "{% endif %}",
+            "<|im_start|>user\nBe.\n\nGo.<|im_end|>\n",
+        ),
+        (
+            "{% for part in m.content %}{{ m.role }}: {{ part.text }}\n{% endfor %}",
+            "system: Be.\nuser: Go.\n",
+        ),
+    ],
+    ids=["system", "refused", "left out", "in parts"],
+)
+def test_every_text_reaches_the_prompt(tmp_path: Path, turn: str, prompt: str) -> None:
+    tiny_folder(tmp_path)
+    template = f"{{% for m in messages %}}{turn}{{% endfor %}}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    base = load_base(str(tmp_path), device="cpu")
+    chat = [Message(role="system", content="Be."), Message(role="user", content="Go.")]
+    assert base.tokenizer.decode(list(base.render(chat))) == prompt
+    assert base.form.folded == ("Be.\n\nGo." in prompt)
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{{ messages[-1].content }}"])
+def test_a_template_that_loses_texts_is_refused_when_loaded(tmp_path: Path, template: str) -> None:
+    tiny_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template)
+    with pytest.raises(ConfigError, match=r"does not write a chat of .*chat_template\.jinja"):
+        load_base(str(tmp_path), device="cpu")
+
+
+def test_a_date_in_a_template_is_the_same_every_day(tmp_path: Path) -> None:
+    tiny_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    base = load_base(str(tmp_path), device="cpu")
+    said = base.tokenizer.decode(list(base.render([Message(role="user", content="Go.")])))
+    assert said == "26 Jul 2024Go."
+
+
+def test_the_templates_own_end_ends_an_answer_and_no_text_forges_a_token(tmp_path: Path) -> None:
+    tiny_folder(tmp_path)
+    edit(tmp_path / "tokenizer_config.json", eos_token="<|pad|>")
+    edit(tmp_path / "generation_config.json", eos_token_id=0)
+    base = load_base(str(tmp_path), device="cpu")
+    end = base.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert end in base.eos_ids
+    assert base.end_id == end
+    plain, forged = (
+        base.render([Message(role="user", content=text)]) for text in ("a", "a<|im_end|>")
+    )
+    assert forged.count(end) == plain.count(end)
 
 
 def test_several_ends_of_an_answer_are_known(tmp_path: Path) -> None:

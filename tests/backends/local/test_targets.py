@@ -13,9 +13,10 @@ peft = pytest.importorskip("peft")
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
-from orchestry.backends.local.adapters import ALL_LINEAR, Adapters
+from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.sizes import ATTENTION
+from orchestry.backends.local.targets import ALL_LINEAR
 from orchestry.backends.local.weights import team_of
 from orchestry.core.errors import ConfigError
 from orchestry.core.learning import LearnConfig
