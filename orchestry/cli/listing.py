@@ -41,7 +41,7 @@ def _command(
         str | None,
         option(
             CHOICE,
-            "The highest first: `reward`, `best`, `usd` and others.  [begun]",
+            "The highest first: `reward`, `best_of_k`, `usd` and others.  [begun]",
             metavar="KEY",
         ),
     ] = None,
@@ -89,7 +89,7 @@ def _table(rows: Sequence[Row]) -> Table:
     table.add_column("run", counted(len(rows), "run"), overflow="fold", footer_style="dim")
     for name in ("state", "task", "backend", "model"):
         table.add_column(name, overflow="fold")
-    for name in ("begun, UTC", "played", "reward", "best"):
+    for name in ("begun, UTC", "played", "reward", "best of k"):
         table.add_column(name, justify="right", no_wrap=name != "begun, UTC")
     total = f"{sum(row.usd for row in rows):.4f}"
     table.add_column("dollars", total, justify="right", no_wrap=True, footer_style="dim")
@@ -97,7 +97,13 @@ def _table(rows: Sequence[Row]) -> Table:
         state = Text(row.state, _STYLES.get(row.state, "yellow"))
         named = [Text(plain(text)) for text in (row.run, row.task, row.backend, row.model)]
         begun = row.begun[:16].replace("T", " ")
-        figures = (begun, _played(row), _reward(row.reward), _reward(row.best), f"{row.usd:.4f}")
+        figures = (
+            begun,
+            _played(row),
+            _reward(row.reward),
+            _reward(row.best_of_k),
+            f"{row.usd:.4f}",
+        )
         table.add_row(named[0], state, *named[1:], *figures)
     return table
 

@@ -502,7 +502,7 @@ def test_a_sweep_finds_settings_and_confirms_them(tmp_path: Path) -> None:
     assert run.summary.stopped == "done"
     assert best["curve"][-1][0] == 6
     (evaluation,) = (run.folder / "evaluations").iterdir()
-    assert best["value"] == Run(evaluation).summary.mean_reward
+    assert best["value"] == Run(evaluation).summary.best_of_k
     sweep = read_found(folder)
     one = confirmed(sweep)
     assert isinstance(one, Confirmed), one
