@@ -349,7 +349,7 @@ def shown(found: Mapping[str, Measures | None], title: str) -> None:
             where.print(table, Text())
     where.print(
         Text(
-            "reward: the mean over all; best of k: over each problem's best; calls: per problem",
+            "reward: mean over all; best of k: over each problem's best; calls: per problem",
             style="dim",
         ),
     )
