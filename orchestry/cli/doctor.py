@@ -79,9 +79,14 @@ def _command(
     names; memory is estimated for its settings if it is one of backend local. With --keys it also
     says of each vendor whether it takes your key.
     """
+    from orchestry.cli.console import Console, Notes
+
+    note = Notes(Console(stderr=True))
     config = config_from(file=file) if file else None
+    note("1 of 2: packages, keys, models, sandbox, tasks and disks")
     checks = [*_examine(), *(_providers(config) if config else ())]
     own = config if config and config.backend == "local" else config_from(backend="local")
+    note("2 of 2: processor, GPU and what fits; torch is loaded, which may take a minute")
     checks += _hardware(own, fits or [], gpu)
     checks += _tried(config) if keys else ()
     if as_json:

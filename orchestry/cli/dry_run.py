@@ -141,7 +141,10 @@ def lines(found: Forecast) -> list[str]:
     if found.usd is not None and found.usd_per_hour is not None:
         rate = f"{found.usd_per_hour:.2f} dollars per hour ({found.price_from})"
         said.append(f"GPU dollars: about {found.usd:.2f}, at {rate}")
-    return [*said, *([f"{found.why}"] if found.why else [])]
+    said += [found.why] if found.why else []
+    if found.seconds is None:
+        said.append("--gpu NAME, such as l4 or a100, estimates memory, time and dollars of a GPU")
+    return said
 
 
 def spoken(seconds: float) -> str:

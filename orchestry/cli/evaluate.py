@@ -348,14 +348,17 @@ def shown(found: Mapping[str, Measures | None], title: str) -> None:
         for table in _tables([*found], parts, where.width):
             where.print(table, Text())
     where.print(
-        Text("best: the best trajectory per problem; calls: per problem", style="dim"),
+        Text(
+            "reward: mean over all; best of k: over each problem's best; calls: per problem",
+            style="dim",
+        ),
     )
 
 
 def rewards(found: Mapping[str, Measures | None]) -> tuple[_Columns, _Columns]:
-    """Reward of one trajectory and of the best, with 95 % intervals over problems; and the cost."""
+    """Reward and best of k, with 95 % intervals over problems; and the cost."""
     rows = [_figures(one) if one else ["none played", "", "", "", ""] for one in found.values()]
-    heads = (f"reward{'95 %':>10}", f"best{'95 %':>10}", "calls", "tokens/s", "dollars")
+    heads = (f"reward{'95 %':>10}", f"best of k{'95 %':>8}", "calls", "tokens/s", "dollars")
     columns = [(head, [row[place] for row in rows]) for place, head in enumerate(heads)]
     return columns[:2], columns[2:]
 

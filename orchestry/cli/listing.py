@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestry.report.listing import Row
 
 CHOICE = "Which runs"
+WIDE = 110
+"""Columns of a terminal that has room for all columns of the table."""
 _STYLES = {"done": "green", "running": "cyan", "failed": "red", "damaged": "red"}
 """Colours by state; others are yellow."""
 app = App()
@@ -41,7 +43,7 @@ def _command(
         str | None,
         option(
             CHOICE,
-            "The highest first: `reward`, `best`, `usd` and others.  [begun]",
+            "The highest first: `reward`, `best_of_k`, `usd` and others.  [begun]",
             metavar="KEY",
         ),
     ] = None,
@@ -63,7 +65,8 @@ def _command(
         total = sum(row.usd for row in rows)
         typer.echo(json.dumps({"runs": [row.plain() for row in rows], "usd": total}))
         return
-    console().print(_table(rows))
+    where_to = console()
+    where_to.print(_table(rows, where_to.width >= WIDE))
     errors = console(stderr=True)
     for row in rows:
         if row.error:
@@ -78,8 +81,8 @@ def _default() -> list[Path]:
     return [Path("runs")]
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    """One row per run, and the sum of dollars."""
+def _table(rows: Sequence[Row], wide: bool) -> Table:
+    """One row per run, and the sum of dollars; `wide`: with backend, model and time."""
     from rich.table import Table
     from rich.text import Text
 
@@ -87,17 +90,23 @@ def _table(rows: Sequence[Row]) -> Table:
 
     table = Table(box=None, header_style="bold", pad_edge=False, show_footer=True)
     table.add_column("run", counted(len(rows), "run"), overflow="fold", footer_style="dim")
-    for name in ("state", "task", "backend", "model"):
+    for name in ("state", "task", *(("backend", "model") if wide else ())):
         table.add_column(name, overflow="fold")
-    for name in ("begun, UTC", "played", "reward", "best"):
+    for name in (*(("begun, UTC",) if wide else ()), "played", "reward", "best of k"):
         table.add_column(name, justify="right", no_wrap=name != "begun, UTC")
     total = f"{sum(row.usd for row in rows):.4f}"
     table.add_column("dollars", total, justify="right", no_wrap=True, footer_style="dim")
     for row in rows:
         state = Text(row.state, _STYLES.get(row.state, "yellow"))
-        named = [Text(plain(text)) for text in (row.run, row.task, row.backend, row.model)]
-        begun = row.begun[:16].replace("T", " ")
-        figures = (begun, _played(row), _reward(row.reward), _reward(row.best), f"{row.usd:.4f}")
+        more = (row.backend, row.model) if wide else ()
+        named = [Text(plain(text)) for text in (row.run, row.task, *more)]
+        figures = (
+            *((row.begun[:16].replace("T", " "),) if wide else ()),
+            _played(row),
+            _reward(row.reward),
+            _reward(row.best_of_k),
+            f"{row.usd:.4f}",
+        )
         table.add_row(named[0], state, *named[1:], *figures)
     return table
 

@@ -262,6 +262,14 @@ class RunFlags(TypedDict, total=False):
         str | None,
         option(RUN, "Backend ppo: environment steps, such as 500k or 10M.  [1M]", metavar="N"),
     ]
+    scenario: Annotated[
+        str | None,
+        option(RUN, "A game's scenario, such as bucket_brigade's `hard`.", metavar="NAME"),
+    ]
+    opponents: Annotated[
+        int | None,
+        option(RUN, "A game's agents beside the first.", metavar="N", min=0),
+    ]
     on: On
     cpu: Annotated[bool | None, flag(RUN, "Use no GPU.", "--cpu")]
     seed: Seed
@@ -304,6 +312,14 @@ class RunFlags(TypedDict, total=False):
             LEARNING,
             "Backend local: keep the checkpoint of every N-th update. Backend ppo: steps between "
             "two checkpoints, such as 500k.",
+            metavar="N",
+        ),
+    ]
+    eval_interval: Annotated[
+        str | None,
+        option(
+            LEARNING,
+            "Updates (backend local) or steps (backend ppo) between two evaluations.  [none]",
             metavar="N",
         ),
     ]
@@ -372,6 +388,8 @@ _FLAGS = {
     "episodes": "episodes",
     "passes": "passes",
     "steps": "ppo.steps",
+    "scenario": "options.scenario",
+    "opponents": "options.agents",
     "provider": "provider.name",
     "model": "provider.model",
     "beam_width": "search.beam_width",
@@ -389,6 +407,7 @@ _BY_BACKEND = {
     "batch_size": {"local": "learn.every", "ppo": "ppo.horizon"},
     "epochs": {"ppo": "ppo.passes"},
     "checkpoint_interval": {"local": "learn.keep_every", "ppo": "ppo.checkpoint_every"},
+    "eval_interval": {"local": "learn.evaluate_every", "ppo": "ppo.evaluate_every"},
 }
 """Flags that users of other trainers type: to the config key of each backend that has one. Backend
 api takes the device for `--provider local:RUN`."""
@@ -396,6 +415,7 @@ _INSTEAD = {
     "lr": "it takes no gradient steps: leave it out",
     "batch_size": "--set behaviors.every=N is its number of episodes per update",
     "epochs": "--passes N plays every train problem N times",
+    "eval_interval": "it tests each change of its prompts on dev problems: leave it out",
     "checkpoint_interval": "its journal keeps every episode and update: leave it out",
 }
 """What a backend without such a key has in its place."""
@@ -493,6 +513,8 @@ def settings(flags: RunFlags) -> dict[str, Any]:
 def _given(flags: RunFlags) -> dict[str, Any]:
     """Config keys and values of the flags that were given."""
     found = {_FLAGS[k]: value for k, value in flags.items() if k in _FLAGS and value is not None}
+    if (opponents := flags.get("opponents")) is not None:
+        found[_FLAGS["opponents"]] = opponents + 1
     if task_path := flags.get("task_path"):
         found["task_path"] = [str(path) for path in task_path]
     return found

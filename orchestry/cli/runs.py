@@ -335,8 +335,9 @@ class Run(store.Run):
         """One row per episode, failed ones left out; of backend ppo one per batch, with the figures
         of progress.jsonl.
 
-        It has the columns of metrics.jsonl, such as reward, `part/NAME`, `tag/NAME`, calls and usd,
-        and the problem, split, seed, tokens and failed calls.
+        It has the columns of metrics.jsonl, such as reward (the mean over the episode's
+        trajectories), best_of_k, `part/NAME`, `tag/NAME`, calls and usd, and the problem, split,
+        seed, tokens and failed calls.
 
         Raises ConfigError if pandas is not installed.
         """
@@ -378,7 +379,7 @@ class Run(store.Run):
             return f"{found.task}, {steps:,.0f} steps, {came_to}, {found.stopped}"
         figures = (_number(found.mean_reward), f"${found.cost_usd:.4f}", found.stopped)
         played = f"{found.task}, {found.episodes} of {counted(found.episodes_asked, 'episode')}"
-        return ", ".join((played, f"mean reward {figures[0]}", *figures[1:]))
+        return ", ".join((played, f"reward {figures[0]}", *figures[1:]))
 
     def _best(self) -> list[tuple[str, str]]:
         """A link to the best answer: in the report's page if there is one, else in its file."""
@@ -413,8 +414,8 @@ def _figures(found: Summary) -> list[tuple[str, str]]:
         ("task", escape(found.task)),
         ("model", escape(f"{found.provider}/{found.model}")),
         ("episodes", f"{found.episodes} of {found.episodes_asked}, {found.stopped}"),
-        ("mean reward", _number(found.mean_reward)),
-        ("best reward", _number(found.best_reward)),
+        ("reward", _number(found.mean_reward)),
+        ("best of k", _number(found.best_of_k)),
         ("calls", f"{found.calls}, and {found.cache_hits} from the cache"),
         ("cost", f"${found.cost_usd:.4f} {cap}"),
     ]

@@ -94,7 +94,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         *([("baseline", summary.baseline)] if summary.baseline else []),
         ("episodes", f"{summary.episodes} of {summary.episodes_asked}{_failed(summary)}"),
         *_means(summary),
-        ("best reward", _top(summary)),
+        ("best episode", _top(summary)),
         ("calls", f"{summary.calls}, and {summary.cache_hits} from the cache{_refused(summary)}"),
         ("cost", f"${summary.cost_usd:.4f} {cap}{lost}"),
         *_uses(summary),
@@ -136,13 +136,10 @@ def _refused(summary: Summary) -> str:
 
 
 def _means(summary: Summary) -> list[tuple[str, str]]:
-    """A search is measured by its best trajectories, a policy by all of them."""
-    best = _number(summary.mean_reward)
-    if summary.backend != "local":
-        return [("mean reward", best)]
+    """The mean over all trajectories, and over each episode's best."""
     return [
-        ("mean reward", _number(summary.mean_trajectory_reward)),
-        ("mean of the best", f"{best} (best trajectory per problem)"),
+        ("reward", f"{_number(summary.mean_reward)} (mean over all trajectories)"),
+        ("best of k", f"{_number(summary.best_of_k)} (mean over each episode's best)"),
     ]
 
 
@@ -257,7 +254,7 @@ def _credit(credit: CreditRecord) -> str:
 def _top(summary: Summary) -> str:
     if summary.best_reward is None:
         return "-"
-    return f"{summary.best_reward:.3f} (episode {summary.best_episode})"
+    return f"{summary.best_episode}, whose best trajectory earned {summary.best_reward:.3f}"
 
 
 def _number(value: float | None) -> str:

@@ -53,8 +53,8 @@ class Meter:
         if record.failed:
             return
         self._count += 1
-        self._sum += record.reward
-        self._best = max(self._best, record.reward)
+        self._sum += record.mean_reward
+        self._best += record.best_of_k
         self._calls += (record.calls - self._calls) / self._count
 
     @property
@@ -67,7 +67,8 @@ class Meter:
         backend = self.plan.backend
         found = [f"{self.done}/{self.plan.config.episodes}"]
         if self._count and not self.plan.unscored:
-            found.append(f"reward {self._sum / self._count:.2f} best {self._best:.2f}")
+            reward, best = (each / self._count for each in (self._sum, self._best))
+            found.append(f"reward {reward:.2f} best of k {best:.2f}")
         found.append(spent(backend))
         if backend.gateway.away:
             found.append("waiting for the server")
@@ -157,7 +158,8 @@ class _Watch:
 
     def _reward(self, record: EpisodeRecord) -> str:
         unscored = self._meter is not None and self._meter.plan.unscored
-        return "" if unscored else f"reward {record.reward:.3f}  "
+        means = f"reward {record.mean_reward:.3f}  best of k {record.best_of_k:.3f}  "
+        return "" if unscored else means
 
     def close(self) -> None:
         self._stop()

@@ -201,7 +201,6 @@ _OTHERS = (
     "problem",
     "recipe",
     "weights",
-    "options",
     "sandbox",
 )
 _HOW = ("executor", "ranks", "cache", "retry", "trackers", "prices")

@@ -271,8 +271,8 @@ def held_out(run: Run, update: int) -> dict[str, float]:
         if stage.update != update or stage.task or not (place / "summary.json").exists():
             continue
         summary = Run(place).summary
-        if summary.stopped == "done" and summary.mean_trajectory_reward is not None:
-            one = (stage.samples or 0, summary.mean_trajectory_reward)
+        if summary.stopped == "done" and summary.mean_reward is not None:
+            one = (stage.samples or 0, summary.mean_reward)
             found[stage.split] = max(one, found.get(stage.split, one))
     return {split: mean for split, (_, mean) in sorted(found.items())}
 

@@ -19,7 +19,7 @@ from orchestry.backends.local.fits import Crew, Work, in_gb, memory, on_gpu_with
 from orchestry.backends.local.model import device_of
 from orchestry.backends.local.sizes import MAX_ROWS, crewed, on_disk, shape_of
 from orchestry.core.errors import ConfigError, reason
-from orchestry.core.gpus import GPUS, Gpu, gpu_like, gpu_named
+from orchestry.core.gpus import Gpu, gpu_like, gpu_named
 from orchestry.core.machine import cores, memory_gb, processor
 from orchestry.core.types import Frozen
 from orchestry.engine.arena import Arena
@@ -102,10 +102,7 @@ def here(device: str) -> Device:
 
 def named(gpu: str) -> Device:
     """A GPU of the table; raises ConfigError for another."""
-    return _rented(gpu_named(gpu))
-
-
-def _rented(row: Gpu) -> Device:
+    row = gpu_named(gpu)
     return Device(row.name, row.memory_gb, on_gpu=True, row=row)
 
 
@@ -118,9 +115,8 @@ def forecast(
 ) -> Forecast:
     """Of a run of backend local. `gpu`: one of core/gpus.py, instead of this machine.
 
-    Weights that are not on this machine are not fetched: then the time is the table's, of the GPU
-    that is here, else of the smallest one with a price that has the memory. Raises
-    ConfigError for an unknown GPU.
+    Weights that are not on this machine are not fetched: then the time is the table's of the GPU
+    that is here, and not known without one. Raises ConfigError for an unknown GPU.
     """
     learn = plan.config.learn
     device = named(gpu) if gpu else here(learn.device)
@@ -128,9 +124,6 @@ def forecast(
         learn = on_gpu_without_bfloat16(learn)
     works, (crews, unknown) = _works(plan, found), _crews(plan)
     why = "" if gpu else _unmeasured(plan, crews, works, device)
-    if why and crews and not device.on_gpu:
-        need = memory(crews, learn, works, on_gpu=True).total / 1e9
-        device = next((_rented(row) for row in GPUS if row.usd and row.memory_gb >= need), device)
     needed = memory(crews, learn, works, device.on_gpu) if crews else None
     tokens, seconds = _tokens(plan, found), None
     source: Literal["measured", "table"] = "table" if gpu or why else "measured"
@@ -187,7 +180,7 @@ def _unmeasured(plan: Plan, crews: Sequence[Crew], works: Sequence[Work], device
         "a model of this size takes a CPU minutes": size > _LARGEST_CPU and not device.on_gpu,
     }
     why = next((why for why, applies in reasons.items() if applies), None)
-    return f"the time is not measured: {why}" if why else ""
+    return f"the time is not measured here: {why}" if why else ""
 
 
 def _stages(plan: Plan) -> int:

@@ -90,7 +90,7 @@ class Work(ABC):
 
     def begin(self, level: str) -> None:
         """Called when everything is open, with the sandbox's level."""
-        self.note(f"sandbox level {level}")
+        self.note(f"sandbox level {level.partition(' (')[0]}")  # the manifest has all of it
 
     @abstractmethod
     async def play(self, rate: Verdicts) -> None:

@@ -133,8 +133,8 @@ class Tournament:
         self, ground: Arena, numbers: Sequence[Entry], teams: Teams, budget_usd: float | None
     ) -> Results:
         found = Results(self._labels(), self._game())
-        for one in numbers:
-            self.watch.note(f"{one.label} beside the others")
+        for place, one in enumerate(numbers, 1):
+            self.watch.note(f"{one.label} beside the others ({place} of {len(numbers)})")
             found.cells += [self._cell(ground, one, other) for other in numbers]
         for one in numbers if self.responses else []:
             if found.stopped == "done":

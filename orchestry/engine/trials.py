@@ -375,7 +375,7 @@ def _played(asked: Asked, games: int | None) -> float:
 
 def _value(asked: Asked, found: Summary) -> float:
     """What an evaluation measured. Raises OrchestryError for no number."""
-    value = found.reward
+    value = found.objective
     if value is None:
         raise OrchestryError(f"the evaluation of {asked.place} has no finished episode{_SMALL}")
     if not isfinite(value):

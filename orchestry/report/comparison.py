@@ -72,8 +72,9 @@ def _held_out(first: Experiment, second: Experiment) -> Iterator[Figure]:
         one, other = (found[split, samples, task] for found in teams)
         updates = " and ".join(_after(held.update) for held in (one, other))
         each = f", {samples} samples each" if samples else ""
-        name = f"held-out reward, {split}{each}{task}"
-        over = max if by_best(other.run, one) else fmean
+        best = by_best(other.run, one)
+        name = f"held-out {'best of k' if best else 'reward'}, {split}{each}{task}"
+        over = max if best else fmean
         found = _paired(f"{name} ({updates})", one.run, other.run, _total, over)
         yield replace(found, kind="held-out")
 
@@ -84,9 +85,9 @@ def _after(update: int | None) -> str:
 
 def _rewards(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
     """On the problems of the runs themselves: rewards, parts of the score, and tags."""
-    rewards = [_paired("reward, all trajectories", first, second, _total)]
+    rewards = [_paired("reward", first, second, _total)]
     if searched(first) or searched(second):
-        rewards.append(_paired("reward, best per problem", first, second, _total, max))
+        rewards.append(_paired("best of k", first, second, _total, max))
     yield from (replace(one, kind="reward") for one in rewards)
     leaves = [leaf for run in (first, second) for one in run.episodes for leaf in one.leaves()]
     names = dict.fromkeys(part.name for leaf in leaves for part in leaf.score.parts)
@@ -112,7 +113,7 @@ def _paired(
 def _by_problem(run: Run, figure: Leaf, over: Callable[[list[float]], float]) -> dict[str, float]:
     found = dict[str, list[float]]()
     for one in run.episodes:
-        figures = [value for leaf in one.leaves() if (value := figure(leaf)) is not None]
+        figures = [value for leaf in one.trajectories() if (value := figure(leaf)) is not None]
         found.setdefault(one.problem, []).extend(figures)
     return {problem: over(figures) for problem, figures in found.items() if figures}
 

@@ -81,8 +81,19 @@ def converged(run: Salvaged) -> Trend | None:
     return _trend(line.x, line.mean, axis(run).removesuffix("s"), MARGIN) if line else None
 
 
-def _trend(x: Sequence[int], values: Sequence[float], unit: str, margin: float) -> Trend:
-    third = len(values) // 3
+def settled(run: Salvaged, after: int) -> Trend | None:
+    """The trend of backend ppo's returns from so many steps on. None without a point there."""
+    found = neural.line(run.batches, neural.RETURN, 1)
+    values, later = [*found.values()], sum(steps > after for steps in found)
+    margin = MARGIN * (max(values) - min(values)) if values else MARGIN
+    return _trend([*found], values, "step", margin, later) if later else None
+
+
+def _trend(
+    x: Sequence[int], values: Sequence[float], unit: str, margin: float, last: int | None = None
+) -> Trend:
+    """Of the `last` points; None: of the last third."""
+    third = len(values) // 3 if last is None else last
     start = len(values) - max(third, 1)
     if third < FEWEST:
         return Trend("too short to say", unit, x[start], x[-1], third)

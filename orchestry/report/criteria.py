@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from orchestry.report import neural
+from orchestry.report.convergence import settled
 from orchestry.report.curves import Portion, first_and_last
 from orchestry.report.held_out import (
     Held,
@@ -33,6 +34,7 @@ from orchestry.report.outcomes import (
 from orchestry.report.runs import Experiment, Salvaged
 from orchestry.report.stats import FEWEST_PROBLEMS
 from orchestry.report.text import counted, dollars, inline, table
+from orchestry.store.games import Evaluation
 from orchestry.store.journal import Opened, Stopped
 
 Level = Literal["minimum", "target", "stretch"]
@@ -41,6 +43,8 @@ _Answer = tuple[Verdict, str]
 EPISODES = 500
 PASSES = (0.3, 0.5)
 """Pass rates that are asked for, one after the other."""
+SCENARIOS = 3
+"""Of backend ppo: in how many games it is to be level with the best scripted player."""
 EMERGED = 0.05
 """A scheme or a new way has emerged if this share of the last quarter's trajectories cooperates by
 it."""
@@ -67,7 +71,7 @@ def criteria(experiment: Experiment) -> list[Criterion]:
     """All of them, in order."""
     return [
         Criterion(experiment.label, level, name, *check(experiment))
-        for level, name, check in _CRITERIA
+        for level, name, check in (_OF_GAMES if experiment.run.neural else _CRITERIA)
     ]
 
 
@@ -165,17 +169,74 @@ def _passes(least: float) -> Callable[[Experiment], _Answer]:
     return check
 
 
+_SETTLED = (1_000_000, 2_000_000)
+"""Steps after which a return is to have settled."""
+_NO_GAMES = "no new games were played: orchestry evaluate RUN"
+
+
+def _stable(experiment: Experiment) -> _Answer:
+    """Whether the return moves no more from one of these steps on."""
+    trends = [trend for after in _SETTLED if (trend := settled(experiment.run, after))]
+    known = [trend for trend in trends if trend.change is not None]
+    flat = next((trend for trend in known if trend.verdict == "flat"), None)
+    if flat or not known:
+        few = f"fewer than 10 batches are played after {_SETTLED[0]:,} steps"
+        return ("met", str(flat)) if flat else ("can't tell", few)
+    moves = all(trend.verdict.startswith("still") for trend in known)
+    return "not met" if moves else "can't tell", "; ".join(map(str, known))
+
+
+def _latest_games(run: Salvaged) -> list[Evaluation]:
+    """The last policy's evaluations, one per game."""
+    last = max((one.steps for one in run.measured), default=0)
+    return [one for one in neural.lasts(run) if one.steps == last]
+
+
+def _beside_scripts(one: Evaluation) -> tuple[str, bool] | None:
+    """The game, the returns of the learned team and of the best scripted player, and whether the
+    former is level: at least as high, or with an interval that overlaps. None: none played."""
+    scripts = neural.scripted(one)
+    if not scripts or neural.LEARNED not in one.teams:
+        return None
+    name, best = max(scripts.items(), key=lambda each: each[1].mean)
+    own = one.teams[neural.LEARNED].returns
+    said = f"{neural.ends_of(own)}, {name} {neural.ends_of(best)} ({neural.played(one)})"
+    return said, own.high >= best.low
+
+
+def _level(games: int) -> Callable[[Experiment], _Answer]:
+    """Level with the best scripted player in its own game, or in so many games."""
+
+    def check(experiment: Experiment) -> _Answer:
+        own = experiment.run.config.get("options") or {}
+        latest = [
+            one
+            for one in _latest_games(experiment.run)
+            if games > 1 or (one.options, one.changes) == (own, {})
+        ]
+        found = [pair for one in latest if (pair := _beside_scripts(one))]
+        if not found:
+            return "can't tell", _NO_GAMES
+        level = sum(is_level for _, is_level in found)
+        each = "; ".join(said for said, _ in found)
+        said = f"level in {level} of {counted(len(found), 'game')}: {each}"
+        if len(found) < games:
+            more = f"{games} scenarios are needed: orchestry evaluate RUN --set options.scenario="
+            return "can't tell", f"{said}; {more}"
+        return "met" if level >= games else "not met", said
+
+    return check
+
+
 def _ahead_in_games(run: Salvaged) -> _Answer:
     """Of backend ppo: beside the teams of its last evaluation in each game."""
-    last = max((one.steps for one in run.measured), default=0)
     found = [
         (f"{name} ({neural.played(one)})", sign)
-        for one in neural.lasts(run)
-        if one.steps == last
+        for one in _latest_games(run)
         for name, sign in neural.beside(one).items()
     ]
     if not found:
-        return "can't tell", "no new games were played: orchestry evaluate RUN"
+        return "can't tell", _NO_GAMES
     behind = ", ".join(name for name, sign in found if sign < 1)
     ahead_of = ", ".join(name for name, _ in found)
     if behind:
@@ -227,8 +288,6 @@ def _explained(experiment: Experiment) -> _Answer:
 
 def _under_budget(experiment: Experiment) -> _Answer:
     run = experiment.run
-    if run.neural:
-        return "met", "no model is asked, so nothing is paid"
     spent, cap = run.summary.cost_usd, run.config.get("budget", {}).get("usd")
     if cap is None:
         return "can't tell", f"{dollars(spent)} without a cap"
@@ -250,6 +309,14 @@ _CRITERIA: tuple[tuple[Level, str, Callable[[Experiment], _Answer]], ...] = (
     ("stretch", "new ways of working together", _new_ways),
     ("stretch", "each agent is shown to contribute", _explained),
 )
+_OF_GAMES: tuple[tuple[Level, str, Callable[[Experiment], _Answer]], ...] = (
+    ("minimum", f"{EPISODES} games without a crash", _without_a_crash),
+    ("minimum", "stable after 1 to 2 M steps", _stable),
+    ("target", "level with the best scripted player", _level(1)),
+    ("target", f"level with it in {SCENARIOS} scenarios", _level(SCENARIOS)),
+    ("stretch", "ahead of all baselines", _ahead_of_all),
+)
+"""Those of backend ppo."""
 
 
 def criteria_table(experiments: Sequence[Experiment]) -> str:

@@ -53,10 +53,15 @@ def axis(run: Run) -> Axis:
 
 
 def episode_reward(run: Run) -> Figure:
-    """An episode's reward: for a search its best trajectory's, else the mean over all."""
+    """What a run is chosen by: of a search the best of k, else the reward."""
     if searched(run):
         return lambda record: record.reward
     return lambda record: record.mean_leaf_reward
+
+
+def reward_name(run: Run) -> str:
+    """The word for it."""
+    return "best of k" if searched(run) else "reward"
 
 
 def part(name: str) -> Callable[[Run], Figure]:

@@ -32,8 +32,9 @@ from orchestry.store.journal import Opened
 
 _COMPARED = (
     "Rewards are in [0, 1], in brackets the 95 % interval of the mean (bootstrap over problems). "
-    "A difference is paired by problem: between best trajectories where the team searches or is "
-    "compared with best of n, else between the means of all. Where its interval covers 0, no "
+    "Reward is the mean over all trajectories, best of k the mean over each problem's best. "
+    "A difference is paired by problem: of best of k where the team searches or is compared with "
+    "best of n, else of reward. Where its interval covers 0, no "
     "difference is shown."
 )
 _COUNTED = (

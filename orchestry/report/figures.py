@@ -26,6 +26,7 @@ from orchestry.report.curves import (
     part,
     part_names,
     points,
+    reward_name,
     shares,
     tag_names,
     tag_shares,
@@ -88,7 +89,8 @@ def draw_curves(task: str, arms: Sequence[Arm]) -> Picture | None:
         for name, axes in zip(names, parts, strict=True):
             _line(axes, arm, curve(arm.runs, part(name), smooth), None)
     _levels(whole, played)
-    whole.set(title=f"{task}: reward", xlabel=_XLABEL[axis(runs[0])], ylabel="reward")
+    said = " or ".join(dict.fromkeys(map(reward_name, runs)))
+    whole.set(title=f"{task}: {said}", xlabel=_XLABEL[axis(runs[0])], ylabel=said)
     for name, axes in zip(names, parts, strict=True):
         axes.set_title(name.replace("_", " "), fontsize=9)
     handles, texts = whole.get_legend_handles_labels()
@@ -107,7 +109,7 @@ def caption(arms: Sequence[Arm], smooth: int) -> str:
     band = over if several else alone
     if several and any(len(arm.runs) == 1 for arm in arms):
         band = f"{over}, and of a single run {alone}"
-    found = f"Reward of {_of(arms)}. A point is {point}; the band is {band}."
+    found = f"{_of(arms)}. A point is {point}; the band is {band}."
     if any(dev_rewards(run) for run in runs):
         found += " Diamonds: the team on dev problems, all trajectories."
     if any(baselines(one) for arm in arms for one in arm.experiments):
@@ -116,13 +118,15 @@ def caption(arms: Sequence[Arm], smooth: int) -> str:
 
 
 def _of(arms: Sequence[Arm]) -> str:
-    """Names the trajectories whose reward is shown."""
+    """Says which trajectories' reward is shown."""
     best = [arm.label for arm in arms if searched(arm.runs[0])]
     if not best:
-        return "all trajectories, in the mean"
+        return "Reward: the mean over all trajectories"
     if len(best) == len(arms):
-        return "each episode's best trajectory"
-    return f"each episode's best trajectory ({', '.join(best)}), of the others the mean over all"
+        return "Best of k: the reward of each episode's best trajectory"
+    return (
+        f"Best of k ({', '.join(best)}), of the others the reward, the mean over all trajectories"
+    )
 
 
 def _panel_rows(parts: int) -> int:
@@ -208,7 +212,7 @@ def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
         for held in baselines(experiment):
             best = by_best(experiment.run, held)
             level = held.measures.best if best else held.measures.reward
-            name = f"{held.name.replace('_', ' ')}, {held.split}{' (best)' if best else ''}"
+            name = f"{held.name.replace('_', ' ')}, {held.split}{' (best of k)' if best else ''}"
             found.setdefault(name, []).append(level.mean)
     for number, (name, levels) in enumerate(sorted(found.items())):
         dash = (0, DASHES[number % len(DASHES)])
@@ -358,9 +362,8 @@ def draw_comparison(task: str, arms: Sequence[Arm]) -> Picture | None:
 
 
 _CAPTION = (
-    "Mean reward with its 95 % interval (bootstrap over problems): of each problem's best "
-    "trajectory where the name says best, else of one trajectory, as the policy draws it. "
-    "Open circles: the best of each problem's trajectories."
+    "Reward with its 95 % interval (bootstrap over problems): the mean over all trajectories. "
+    "Where the number says best of k, and at open circles: over each problem's best trajectory."
 )
 
 
@@ -385,7 +388,8 @@ def _bar(axes: Axes, place: int, row: _Row) -> None:
         axes.plot(
             top.mean, place, "o", markersize=5, color=INK, markerfacecolor="white", clip_on=False
         )
-    said = f"{shown.mean:.2f} best" if best else f"{shown.mean:.2f}, best {top.mean:.2f}"
+    one = "" if best else f"{shown.mean:.2f}, "
+    said = f"{one}best of k {top.mean:.2f}"
     where = axes.get_yaxis_transform()
     axes.text(1.01, place, said, transform=where, va="center", fontsize=8.5)
 

@@ -10,7 +10,15 @@ from statistics import fmean
 
 from orchestry.report import neural
 from orchestry.report.convergence import converged
-from orchestry.report.curves import Axis, axis, curve, dev_rewards, episode_reward, window
+from orchestry.report.curves import (
+    Axis,
+    axis,
+    curve,
+    dev_rewards,
+    episode_reward,
+    reward_name,
+    window,
+)
 from orchestry.report.held_out import (
     Held,
     ahead,
@@ -65,8 +73,9 @@ def over_seeds(arm: Arm) -> list[str]:
         for mean, low, high in zip(found.mean, found.low, found.high, strict=True)
     ]
     return [
-        f"Mean of {counted(len(arm.runs), 'seed')}, and the lowest to the highest: reward "
-        f"{spans[0]} {_at(unit, found.x[0])}, {spans[-1]} {_at(unit, found.x[-1])}.",
+        f"Mean of {counted(len(arm.runs), 'seed')}, and the lowest to the highest: "
+        f"{reward_name(arm.runs[0])} {spans[0]} {_at(unit, found.x[0])}, {spans[-1]} "
+        f"{_at(unit, found.x[-1])}.",
         *_rates_over_seeds(arm),
         *_held_over_seeds(arm),
     ]
@@ -104,8 +113,9 @@ def _held_over_seeds(arm: Arm) -> Iterator[str]:
     best = searched(lasts[0].run)
     means = [(held.measures.best if best else held.measures.reward).mean for held in lasts]
     yield (
-        f"On {lasts[0].split} problems the seeds' last evaluations have a mean of "
-        f"{fmean(means):.3f} ({min(means):.3f} to {max(means):.3f})."
+        f"On {lasts[0].split} problems the seeds' last evaluations have a mean "
+        f"{'best of k' if best else 'reward'} of {fmean(means):.3f} ({min(means):.3f} to "
+        f"{max(means):.3f})."
     )
 
 
@@ -141,11 +151,10 @@ def _learned(experiment: Experiment) -> Iterator[str]:
     found = curve([run], episode_reward, smooth)
     if found is None:
         return
-    of = "each episode's best trajectory" if searched(run) else "all trajectories"
     unit, top = axis(run), max(range(len(found.x)), key=lambda at: found.mean[at])
     over = f", means of {smooth} {unit}" if smooth > 1 else ""
     yield (
-        f"Reward of {of} on its own problems: first {found.mean[0]:.3f}, best "
+        f"{_named(reward_name(run))} on its own problems: first {found.mean[0]:.3f}, best "
         f"{found.mean[top]:.3f} ({_at(unit, found.x[top])}), last {found.mean[-1]:.3f}{over}."
     )
     for change in filter(None, (over_time(run, rate) for rate in rates([run]))):
@@ -186,7 +195,7 @@ def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
     best, both = by_best(team.run, other), common_problems(team, other)
     figures = [m.best if best else m.reward for m in (team.measures, other.measures)]
     calls = " and ".join(f"{held.measures.calls_per_problem:.1f}" for held in (team, other))
-    of = " with each problem's best trajectory" if best else ""
+    of = " (best of k)" if best else ""
     who = "The team" if team.update is None else f"The team after update {team.update}"
     yield (
         f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems{team.elsewhere}, {name} "

@@ -45,10 +45,12 @@ class Row:
     steps: int | None = None
     """Of backend ppo: environment steps so far."""
     reward: float | None = None
-    """Mean over episodes, in [0, 1]: of a search its best trajectories, of a policy all. Of backend
-    ppo the mean return of the last 100 games."""
+    """The mean over all trajectories, in [0, 1]. Of backend ppo the mean return of the last 100
+    games."""
+    best_of_k: float | None = None
+    """The mean over episodes of the best trajectory's reward."""
     best: float | None = None
-    """The highest reward of one episode."""
+    """The highest reward of one trajectory."""
     usd: float = 0.0
     seconds: float = 0.0
     """Wall-clock seconds of its last process."""
@@ -135,7 +137,8 @@ def _read(folder: Path) -> Row:
         begun=_begun(folder / "journal.jsonl"),
         episodes=summary.episodes,
         asked=summary.episodes_asked,
-        reward=summary.reward,
+        reward=summary.mean_reward,
+        best_of_k=summary.best_of_k,
         best=summary.best_reward,
         usd=summary.cost_usd,
         seconds=summary.seconds,
@@ -153,6 +156,7 @@ def _neural(row: Row, summary: Summary, run: Salvaged) -> Row:
             "asked": int(run.config["ppo"]["steps"]),
             "steps": int(figures.get("steps", 0)),
             "reward": figures.get(MEAN),
+            "best_of_k": None,
             "best": None,
         }
     )

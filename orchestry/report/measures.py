@@ -24,9 +24,9 @@ class Measures:
     trajectories: int
     """Finished trajectories over all problems."""
     reward: Interval
-    """Mean reward of a trajectory: measures the policy."""
+    """The reward, the mean over all trajectories: measures the policy."""
     best: Interval
-    """Mean reward of the best trajectory per problem: measures a search that knows the reward."""
+    """Best of k, the mean over each problem's best: measures a search that knows the reward."""
     best_at: dict[int, Interval]
     """By k: mean reward of the best of k trajectories (unbiased), for each k for which every
     problem has enough trajectories. Empty for a search, whose trajectories are not independent."""
@@ -107,7 +107,7 @@ def trajectory_rewards(records: Iterable[EpisodeRecord]) -> dict[str, list[float
     found: dict[str, list[float]] = {}
     for record in records:
         rewards = found.setdefault(record.problem, [])
-        rewards += [leaf.score.total for leaf in record.leaves()]
+        rewards += [leaf.score.total for leaf in record.trajectories()]
     return found
 
 

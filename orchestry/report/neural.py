@@ -197,7 +197,8 @@ def lasts(run: Salvaged) -> list[Evaluation]:
     return sorted(found.values(), key=lambda one: (_setting(one), one.steps))
 
 
-_OWN = ("learned", "likeliest")
+LEARNED, UNTRAINED = "learned", "untrained"
+_OWN = (LEARNED, "likeliest")
 """What an evaluation calls the run's own team, drawing its moves and taking the likeliest ones."""
 
 
@@ -209,6 +210,12 @@ def beside(one: Evaluation) -> dict[str, int]:
     own = one.teams[_OWN[0]].returns
     others = {name: team.returns for name, team in one.teams.items() if name not in _OWN}
     return {name: (own.low > other.high) - (own.high < other.low) for name, other in others.items()}
+
+
+def scripted(one: Evaluation) -> dict[str, Mean]:
+    """The returns of an evaluation's scripted players."""
+    others = (*_OWN, UNTRAINED)
+    return {name: team.returns for name, team in one.teams.items() if name not in others}
 
 
 def ends_of(own: Mean) -> str:

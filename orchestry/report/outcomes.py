@@ -80,7 +80,7 @@ def _tells_cooperation(runs: Sequence[Salvaged]) -> bool:
 def figures(runs: Sequence[Salvaged]) -> list[Figure]:
     """The reward, its parts if there are several, and the rates."""
     names, best = part_names(runs), all(map(searched, runs))
-    reward = "reward of the best" if best else "reward"
+    reward = "best of k" if best else "reward"
     parts = [
         Figure(f"part {name}", partial(part_of, name=name), share=False)
         for name in (names if len(names) > 1 else ())
@@ -101,7 +101,7 @@ def by_problem(records: Iterable[EpisodeRecord], figure: Figure) -> dict[str, fl
     """A figure by problem, over all its trajectories."""
     found: dict[str, list[NodeRecord]] = {}
     for record in records:
-        found.setdefault(record.problem, []).extend(record.leaves())
+        found.setdefault(record.problem, []).extend(record.trajectories())
     return {problem: figure.over(leaves) for problem, leaves in found.items()}
 
 
@@ -135,7 +135,7 @@ def over_time(run: Salvaged, figure: Figure) -> Change | None:
     if len(run.episodes) < 2:
         return None
     first, last = (
-        [figure.over(record.leaves()) for record in records]
+        [figure.over(record.trajectories()) for record in records]
         for records in first_and_last(run.episodes)
     )
     gap = apart(first, last)

@@ -18,7 +18,7 @@ from orchestry.store.recipes import TOOK, Stage, finished, measured_before, meas
 from orchestry.store.run import read_config
 from orchestry.store.summary import books
 
-_HEADER = ("stage", "before", "after", "change", "best before", "best after")
+_HEADER = ("stage", "before", "after", "change", "best of k before", "best of k after")
 _COSTS = ("calls", "dollars", "time")
 
 
@@ -111,11 +111,12 @@ def _explained(measured: Salvaged) -> str:
     figures = _measures(measured)
     split, samples = measured.config["split"], measured.config["search"]["k_samples"]
     return (
-        f"Before, after: mean reward of a trajectory on {counted(figures.problems, 'problem')} of "
-        f"{split}, with the 95 % interval of the mean (bootstrap over problems). The change is "
-        f"paired by problem. Best: mean reward of the best of {samples} trajectories per problem; "
-        "`best before` is what best of n reaches without the stage. It does not count what the "
-        "stage itself cost. Calls, dollars and time are the stage's own, without these "
+        f"Before, after: reward (the mean over all trajectories) on "
+        f"{counted(figures.problems, 'problem')} of {split}, with "
+        "the 95 % interval of the mean (bootstrap over problems). The change is "
+        f"paired by problem. Best of k: the best of {samples} trajectories per problem; "
+        "`best of k before` is what best of n reaches without the stage. It does not count what "
+        "the stage itself cost. Calls, dollars and time are the stage's own, without these "
         "measurements."
     )
 

@@ -202,6 +202,11 @@ def sentences(found: Found) -> list[str]:
     if not found.whole:
         return said
     best = found.whole[0]
+    if games := games_of(best):
+        said.append(
+            f"Trials differ in {', '.join(games)}, so they play different games: their values say "
+            "what each game pays, not which settings are better."
+        )
     said.append(
         f"Best of {counted(len(found.whole), 'whole trial')}: {short(best['value'])}, trial "
         f"{best['number']} ({_settings(best['settings'])}). The best of several is lucky too, so "
@@ -210,10 +215,17 @@ def sentences(found: Found) -> list[str]:
     return [*said, _confirmation(found)]
 
 
+def games_of(trial: Line) -> list[str]:
+    """The keys that were tried and decide which game is played."""
+    return sorted(key for key in trial["settings"] if key.startswith("options."))
+
+
 def _confirmation(found: Found) -> str:
     if isinstance(one := confirmed(found), str):
         return one
     shown = shows_gain(one.ahead, one.problems)
+    if games_of(found.whole[0]):
+        shown = "of two games, so it shows no gain"
     if one.seeds < FEWEST_SEEDS:
         shown = f"fewer than {FEWEST_SEEDS} seeds show no difference"
     return (

@@ -23,6 +23,7 @@ from orchestry.report.curves import (
     has_schemes,
     part,
     part_names,
+    reward_name,
     shares,
     tag_names,
     tag_shares,
@@ -66,7 +67,7 @@ def curves(arms: Sequence[Arm], smooth: int) -> str:
 def _curves(arm: Arm, smooth: int, several: bool) -> Iterator[list[str]]:
     who = f"{inline(arm.label)}: " if several else ""
     if found := curve(arm.runs, episode_reward, smooth):
-        yield [f"{who}**reward**", *_points(found)]
+        yield [f"{who}**{reward_name(arm.runs[0])}**", *_points(found)]
     for name in part_names(arm.runs):
         if found := curve(arm.runs, part(name), smooth):
             yield [f"{who}{inline(name)}", *_points(found)]
@@ -106,7 +107,7 @@ def _points(found: Curve) -> list[str]:
 
 
 MEASURED = (
-    *("problems", "trajectories", "reward of one, 95 %", "best of a problem's, 95 %"),
+    *("problems", "trajectories", "reward, 95 %", "best of k, 95 %"),
     *("calls per problem", "USD"),
 )
 

@@ -10,10 +10,11 @@ import io
 import json
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, computed_field, field_validator, model_validator
 
 from orchestry.core.digests import text_digest
 from orchestry.core.types import Frozen, NodeId, Part, Score, Source, Split, Trial, Turn
@@ -103,9 +104,11 @@ class CreditRecord(Frozen, allow_inf_nan=False):
 
 
 class EpisodeRecord(Frozen, allow_inf_nan=False):
-    """One problem, searched once. `best` is the leaf with the highest score, `reward` its total.
+    """One problem, searched once. `best` is the leaf with the highest score.
 
-    An episode that `failed` has no leaf; its rewards are 0 and enter no mean.
+    An episode that `failed` has no leaf; its rewards are 0 and enter no mean. Files keep the names
+    `reward` for what is shown as the best of k, and `mean_leaf_reward` for what is shown as the
+    reward.
     """
 
     episode: int
@@ -114,7 +117,9 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
     seed: int
     best: str
     reward: Reward
+    """Of the best trajectory."""
     mean_leaf_reward: Reward
+    """The mean over all trajectories."""
     calls: int
     """Samples drawn, whether paid, cached or replayed."""
     usd: float
@@ -187,6 +192,31 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
         for leaf in self.leaves():
             yield sum(bool(node.turns) for node in self.path(leaf.id))
 
+    @property
+    def best_of_k(self) -> float:
+        """The best trajectory's reward, under the word that is shown."""
+        return self.reward
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean reward over all trajectories, under the word that is shown."""
+        return self.mean_leaf_reward
+
+    def parts(self) -> dict[str, float]:
+        """The parts of the reward: means over all trajectories, 0 where one lacks a part."""
+        rows = [{one.name: one.value for one in x.score.parts} for x in self.trajectories()]
+        return {
+            name: fmean(row.get(name, 0.0) for row in rows) for name in dict.fromkeys(chain(*rows))
+        }
+
+    def trajectories(self) -> list[NodeRecord]:
+        """The leaf of each finished trajectory; one to which several samples led, as often."""
+        times = Counter({node.id: 1 for node in self.nodes if node.parent is None})
+        for group in self.groups:
+            for child in group.children:
+                times[child] += times[group.parent]
+        return [leaf for leaf in self.leaves() for _ in range(max(1, times[leaf.id]))]
+
     def leaves(self) -> Iterator[NodeRecord]:
         """The surviving nodes without children."""
         parents = {node.parent for node in self.nodes}
@@ -232,6 +262,10 @@ class Power(Frozen):
         )
 
 
+OLD_MEAN = "mean_trajectory_reward"
+"""The mean over all trajectories, in a summary.json of old."""
+
+
 class Summary(Frozen):
     """A run in one object: summary.json, and what `--json` prints."""
 
@@ -265,9 +299,9 @@ class Summary(Frozen):
     """The part of cost_usd for calls that may have been billed but were never answered."""
     budget_usd: float | None
     mean_reward: float | None
-    """Of the best trajectory per episode: the measure of a search."""
-    mean_trajectory_reward: float | None = None
-    """Of all trajectories, each episode counting once: the measure of a policy."""
+    """The mean over all trajectories, each episode counting once: the measure of a policy."""
+    best_of_k: float | None = None
+    """The mean over episodes of the best trajectory's reward: the measure of a search."""
     best_reward: float | None
     best_episode: int | None
     tags: dict[str, int]
@@ -305,12 +339,28 @@ class Summary(Frozen):
     seconds: float
     """Wall-clock seconds of this process."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, data: Any) -> Any:
+        """Until 0.2 `mean_reward` was the mean of the best, and the other had a name of its own."""
+        if not isinstance(data, dict) or not {"mean_reward", OLD_MEAN} <= data.keys():
+            return data
+        rest = {name: value for name, value in data.items() if name != OLD_MEAN}
+        if "best_of_k" in data:
+            return rest
+        return {**rest, "mean_reward": data[OLD_MEAN], "best_of_k": data["mean_reward"]}
+
+    @computed_field  # type: ignore[prop-decorator]
     @property
-    def reward(self) -> float | None:
-        """What the run is judged by: of a search the mean over its best trajectories, of a policy
-        over all."""
+    def mean_trajectory_reward(self) -> float | None:
+        """An older name of `mean_reward`."""
+        return self.mean_reward
+
+    @property
+    def objective(self) -> float | None:
+        """What a run is chosen by: a search by its best of k, a policy by its reward."""
         search = self.strategy in ("beam", "best_of_n")
-        return self.mean_reward if search else self.mean_trajectory_reward
+        return self.best_of_k if search else self.mean_reward
 
 
 class Metrics:
@@ -318,23 +368,26 @@ class Metrics:
 
     def __init__(self) -> None:
         self.count = 0
-        self.total = self.best = self.usd = 0.0
+        self.total = self.total_best = self.best = self.usd = 0.0
         self._recent = deque[float](maxlen=RECENT)
 
     def row(self, record: EpisodeRecord) -> dict[str, float]:
         """The next episode's row."""
         self.count += 1
-        self.total += record.reward
-        self.best = max(self.best, record.reward)
+        self.total += record.mean_reward
+        self.total_best += record.best_of_k
+        self.best = max(self.best, record.best_of_k)
         self.usd += record.usd
-        self._recent.append(record.reward)
+        self._recent.append(record.mean_reward)
         spread = [abs(a) for group in record.groups for a in group.advantages]
         answers = [turn.completion for node in record.nodes for turn in node.turns]
         return {
             "episode": record.episode,
-            "reward": record.reward,
+            "reward": record.mean_reward,
+            "best_of_k": record.best_of_k,
             "mean_leaf_reward": record.mean_leaf_reward,
             "mean_reward": self.total / self.count,
+            "mean_best_of_k": self.total_best / self.count,
             "best_reward": self.best,
             MEAN: fmean(self._recent),
             "episode/length": fmean(record.lengths()),
@@ -345,19 +398,20 @@ class Metrics:
             "truncated": sum(one.stop == "length" for one in answers) / max(1, len(answers)),
             "usd": record.usd,
             "total_usd": self.usd,
-            **{f"part/{part.name}": part.value for part in record.best_node.score.parts},
+            **{f"part/{name}": value for name, value in record.parts().items()},
             **{f"tag/{tag}": float(count) for tag, count in sorted(record.tags().items())},
         }
 
 
 def rewards_csv(records: Sequence[EpisodeRecord], *, header: bool) -> str:
-    """`episode,total,<part>...` rows, so that df.plot(x='episode', y='total') works."""
+    """`episode,total,<part>...,best_of_k` rows, so that df.plot(x='episode', y='total') works:
+    means over the episode's trajectories, and the total of the best."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for record in records:
-        parts = record.best_node.score.parts
+        parts = record.parts()
         if header:
-            writer.writerow(["episode", "total", *(part.name for part in parts)])
+            writer.writerow(["episode", "total", *parts, "best_of_k"])
             header = False
-        writer.writerow([record.episode, record.reward, *(part.value for part in parts)])
+        writer.writerow([record.episode, record.mean_reward, *parts.values(), record.best_of_k])
     return out.getvalue()

@@ -249,12 +249,17 @@ class Run:
 
     @property
     def rewards(self) -> list[float]:
-        """The best reward of each finished episode, in order."""
-        return [episode.reward for episode in self.episodes]
+        """The reward of each finished episode, the mean over its trajectories, in order."""
+        return [episode.mean_reward for episode in self.episodes]
+
+    @property
+    def best_of_k(self) -> list[float]:
+        """The reward of each finished episode's best trajectory, in order."""
+        return [episode.best_of_k for episode in self.episodes]
 
     @property
     def best(self) -> EpisodeRecord | None:
-        """The episode with the highest reward; the first, if tied. Raises ConfigError for a run of
+        """The episode with the best trajectory; the first, if tied. Raises ConfigError for a run of
         backend ppo, which has none."""
         check_texts(self)
         return max(self.episodes, key=lambda e: (e.reward, -e.episode), default=None)

@@ -353,14 +353,15 @@ def _alone(config: RunConfig, task: Fixed) -> RunConfig:
 def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
     """The setting's value if all agents share it; None if that is the default."""
     own = [getattr(config.agents.get(role, AgentConfig()), key) for role in team]
-    found = {usual if value is None else value for value in own}
+    each = [usual if value is None else value for value in own]
+    found = [one for place, one in enumerate(each) if one not in each[:place]]
     if len(found) > 1:
         named = ", ".join(sorted(map(_said, found)))
         raise ConfigError(
             f"baseline fixed is one model alone, and the agents have more than one {key} "
             f"({named}): play the other baselines, or leave out agents.*.{key}"
         )
-    return None if found == {usual} else found.pop()
+    return None if found == [usual] else found[0]
 
 
 def _said(one: Any) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestry.core.machine import processor
 from tests.cli.support import FAKE, TASKS, CommandLine
 
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
@@ -145,8 +146,13 @@ def test_a_model_that_is_not_here_is_neither_fetched_nor_measured(
     pytest.importorskip("torch")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     machine = json.loads(cli(*LOCAL, *CODER, "--json", "--set", "learn.device=cpu").out)["machine"]
-    assert machine["seconds_from"] == "table"
-    assert machine["device"] == "l4"  # the smallest with a price that has the memory
+    assert (machine["seconds_from"], machine["seconds"], machine["usd"]) == (None, None, None)
+    assert machine["device"].startswith(processor()), "this machine, and no GPU that is elsewhere"
+    said = cli(*LOCAL, *CODER, "--set", "learn.device=cpu").out
+    assert "the time is not measured here: Qwen" in said
+    assert "--gpu NAME, such as l4 or a100" in said
+    rented = json.loads(cli(*LOCAL, *CODER, "--gpu", "a100", "--json").out)["machine"]
+    assert (rented["device"], rented["seconds_from"]) == ("a100", "table")
     assert "Qwen2.5-Coder-1.5B-Instruct is not on this machine" in machine["why"]
     unknown = json.loads(cli(*LOCAL, "--model", "nobody/knows", "--json").out)["machine"]
     assert (unknown["memory_gb"], unknown["seconds"]) == (None, None)

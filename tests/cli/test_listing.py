@@ -22,7 +22,7 @@ def test_runs_are_listed_and_compared(cli: CommandLine) -> None:
     beside = cli("compare", "runs/few", "last")
     assert beside.code == 0
     assert "search.k_samples" in beside.out
-    assert "held-out reward, dev" in beside.out
+    assert "held-out best of k, dev" in beside.out
     assert "no gain is claimed" not in beside.out
     plain = json.loads(cli("compare", "runs/few", "runs/many", "--json").out)
     assert plain["settings"] == {"search.k_samples": [2, 4]}

@@ -148,7 +148,7 @@ def test_without_pandas_the_error_says_how_to_install_it(
 
 def test_a_notebook_shows_a_run_as_a_small_table_of_escaped_text(run: orchestry.Run) -> None:
     cells = Cells(run)
-    assert cells.rows["mean reward"] == f"{run.summary.mean_reward:.3f}"
+    assert cells.rows["reward"] == f"{run.summary.mean_reward:.3f}"
     assert cells.rows["cost"] == "$0.0000 of $5"
     assert cells.links == ["run/episodes.jsonl"]
     line = json.loads(Path("run/episodes.jsonl").read_text().splitlines()[0])
@@ -168,7 +168,7 @@ def test_a_notebook_shows_a_run_as_a_small_table_of_escaped_text(run: orchestry.
 
 def test_a_run_in_a_line_and_one_that_was_cut_off(run: orchestry.Run) -> None:
     assert repr(run) == (
-        f"<Run run: words, 2 of 2 episodes, mean reward {run.summary.mean_reward:.3f}, "
+        f"<Run run: words, 2 of 2 episodes, reward {run.summary.mean_reward:.3f}, "
         "$0.0000, done>"
     )
     Path("run/summary.json").unlink()

@@ -143,3 +143,13 @@ def test_a_flag_that_the_backend_has_no_key_for_names_what_to_use(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         config_from(**flags)
+
+
+@pytest.mark.parametrize(("backend", "key"), [("local", "learn"), ("ppo", "ppo")])
+def test_the_seeds_flags_of_games_are_keys(backend: BackendName, key: str) -> None:
+    game = RunFlags(backend=backend, task="bucket_brigade", scenario="hard", opponents=4)
+    found = config_from(**(game | RunFlags(eval_interval="5")))
+    assert found.options == {"scenario": "hard", "agents": 5}
+    assert getattr(found, key).evaluate_every == 5
+    with pytest.raises(ConfigError, match=r"--eval-interval is for backend local and ppo"):
+        config_from(eval_interval="5")

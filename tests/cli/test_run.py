@@ -37,7 +37,8 @@ def test_json_is_one_object_and_nothing_else(cli: CommandLine, extra: tuple[str,
     assert result.out.count("\n") == 1
     assert found == json.loads(Path("run/summary.json").read_text())
     assert (found["run_dir"], found["episodes"], found["calls"]) == ("run", 3, 60)
-    assert {"task", "provider", "model", "cost_usd", "mean_reward", "best_reward"} <= found.keys()
+    rewards = {"mean_reward", "best_of_k", "best_reward"}
+    assert {"task", "provider", "model", "cost_usd", *rewards} <= found.keys()
     assert ("advantage" in result.err) == ("--show-best" in extra)
 
 

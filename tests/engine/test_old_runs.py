@@ -18,6 +18,8 @@ from orchestry.engine.run import resume
 from orchestry.report.examples import trajectories
 from orchestry.report.page import write_page
 from orchestry.report.runs import read_experiments
+from orchestry.store.records import Summary
+from orchestry.store.run import Run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 OLD = FIXTURES / "recorded" / "words_0.1.0"
@@ -46,6 +48,13 @@ def test_its_scores_are_whole(old: Path) -> None:
         assert sum(record.tags().values()) <= len(list(record.leaves()))
 
 
+def test_its_summary_has_the_words_of_now(old: Path) -> None:
+    found = Run(old).summary
+    assert found.mean_reward == found.mean_trajectory_reward == 0.405
+    assert found.best_of_k == 0.485
+    assert Summary.model_validate_json(found.model_dump_json()) == found
+
+
 def test_it_is_reported(old: Path, tmp_path: Path) -> None:
     experiments = read_experiments([old])
     assert not experiments[0].missing
@@ -62,7 +71,7 @@ def test_it_is_evaluated(old: Path) -> None:
 def test_it_is_gone_on_with_and_its_lines_are_made_new(old: Path) -> None:
     before = lines(old)
     run = resume(old, {"episodes": 3, "task_path": [str(TASKS)]}, accept=True)
-    assert run.rewards[:2] == REWARDS
+    assert run.best_of_k[:2] == REWARDS
     assert (run.summary.stopped, run.summary.episodes) == ("done", 3)
     for old_line, line in zip(before, lines(old), strict=False):
         for was, node in zip(old_line.pop("nodes"), line.pop("nodes"), strict=True):

@@ -57,10 +57,11 @@ def test_a_run_leaves_every_file(tmp_path: Path) -> None:
     assert run.summary.cost_usd == pytest.approx(sum(episode.usd for episode in run.episodes))
     assert run.summary.mean_reward == pytest.approx(sum(run.rewards) / 6)
     assert run.best is not None
-    assert run.best.reward == max(run.rewards)
+    assert run.best.reward == max(run.best_of_k)
     rows = (tmp_path / "run" / "rewards.csv").read_text().splitlines()
-    assert rows[0] == "episode,total,quality"
+    assert rows[0] == "episode,total,quality,best_of_k"
     assert [float(row.split(",")[1]) for row in rows[1:]] == run.rewards
+    assert [float(row.split(",")[3]) for row in rows[1:]] == run.best_of_k
     metrics = [
         json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]

@@ -136,7 +136,6 @@ def _keys(plain: Mapping[str, Any]) -> Mapping[str, Any]:
             r"rate' is [^;]* or a range such as [^;]*$",
         ),
         ({"keys": {"task": ["a", "b"]}}, r"keys\.task'.*put it into `run`"),
-        ({"keys": {"options.size": [1, 2]}}, r"keys\.options\.size'"),
         ({"keys": {"weights.style": [1, 2]}}, r"keys\.weights\.style'"),
         ({"keys": {"seed": [1, 2]}}, r"keys\.seed'"),
         ({"keys": {"recipe.samples": [1, 2]}}, r"keys\.recipe\.samples'"),
@@ -413,6 +412,16 @@ def test_what_is_confirmed_is_pinned(tmp_path: Path) -> None:
         sweep._chosen()
 
 
+def test_games_may_be_tried_and_the_result_says_that_they_differ(tmp_path: Path) -> None:
+    run = {**RUN, "task": "lines", "options": {"most": 10}}
+    sweep = opened(tmp_path, run=run, keys={"options.most": [20, 2000]})
+    end(sweep, 0.5)
+    sweep.write()
+    assert trial_config(sweep.config, {"options.most": 20}).options == {"most": 20}
+    said = " ".join(sentences(read_found(sweep.folder)))
+    assert "Trials differ in options.most, so they play different games" in said
+
+
 def test_a_trial_that_its_cap_cut_is_the_best_only_among_its_like(tmp_path: Path) -> None:
     sweep = opened(tmp_path, keys={"search.k_samples": [1, 2, 3]})
     end(sweep, 0.9, (Played("trial-0000/seed-0", 0, 0.9, 0.1, "evaluation"),))
@@ -502,7 +511,7 @@ def test_a_sweep_finds_settings_and_confirms_them(tmp_path: Path) -> None:
     assert run.summary.stopped == "done"
     assert best["curve"][-1][0] == 6
     (evaluation,) = (run.folder / "evaluations").iterdir()
-    assert best["value"] == Run(evaluation).summary.mean_reward
+    assert best["value"] == Run(evaluation).summary.best_of_k
     sweep = read_found(folder)
     one = confirmed(sweep)
     assert isinstance(one, Confirmed), one

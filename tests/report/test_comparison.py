@@ -31,13 +31,14 @@ def test_settings_that_change_no_result_are_left_out(found: Comparison) -> None:
 
 
 def test_differences_are_paired_over_common_problems(found: Comparison, searched: Run) -> None:
-    for name in ("reward, all trajectories", "reward, best per problem"):
+    for name in ("reward", "best of k"):
         one = _figure(found, name)
         assert one.problems == len({episode.problem for episode in searched.episodes}) == 3
         assert one.ahead is not None
         assert one.ahead.low <= one.ahead.mean <= one.ahead.high
-    best = _figure(found, "reward, best per problem")
-    assert best.first == pytest.approx(searched.summary.mean_reward)
+    best = _figure(found, "best of k")
+    assert best.first == pytest.approx(searched.summary.best_of_k)
+    assert _figure(found, "reward").first == pytest.approx(searched.summary.mean_reward)
 
 
 def test_costs_stand_beside_each_other(found: Comparison, searched: Run) -> None:

@@ -43,7 +43,7 @@ def test_a_search_is_worth_its_best_trajectory_episode_by_episode(folder: Path) 
     assert axis(run) == "episodes"
     assert found is not None
     assert found.x == (1, 2, 3)
-    assert found.mean == tuple(run.rewards)
+    assert found.mean == tuple(run.best_of_k)
     assert found.low == found.high == found.mean  # one episode a point has no spread
     assert part_names([run]) == ["quality"]
     assert curve([run], part("quality"), 1) == found
@@ -70,7 +70,7 @@ def test_smoothing_means_over_the_last_points(folder: Path) -> None:
     assert [e.episode for e in second.episodes] == [1, 2]
     found = curve([run], episode_reward, 3)
     assert found is not None
-    assert found.mean == pytest.approx((fmean(run.rewards),))
+    assert found.mean == pytest.approx((fmean(run.best_of_k),))
     assert 0 <= found.low[0] <= found.mean[0] <= found.high[0] <= 1
     assert curve([run], episode_reward, 4) is None
 

@@ -82,7 +82,7 @@ def test_the_document_has_its_sections_and_the_runs_own_figures(folder: Path) ->
     assert headings(READER.parse(text), "h2") == SECTIONS
     assert run.best is not None
     assert f"the best, reward {run.best.reward:.3f}" in text
-    assert f"first {run.rewards[0]:.3f}" in text
+    assert f"Best of k on its own problems: first {run.best_of_k[0]:.3f}" in text
     assert f"| calls answered by a model | {run.summary.calls:,} |" in text
     for credit in run.best.credits[:3]:
         assert f"| {credit.agent} | {credit.credit:+.3f} | [{credit.low:+.3f}" in text

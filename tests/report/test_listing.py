@@ -34,6 +34,7 @@ def test_a_row_says_what_the_summary_says(searched: Run) -> None:
     found = searched.summary
     assert (row.state, row.task, row.backend) == ("done", found.task, found.backend)
     assert (row.episodes, row.asked, row.reward) == (3, 3, found.mean_reward)
+    assert row.best_of_k == found.best_of_k
     assert (row.best, row.usd) == (found.best_reward, found.cost_usd)
     assert row.begun.endswith("+00:00")
 

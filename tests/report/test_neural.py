@@ -441,3 +441,63 @@ def test_a_curve_lies_within_its_band_and_ends_no_higher_than_its_best(
     for steps, mean in found.items():
         low, high = band[steps]
         assert low - 1e-6 <= mean <= high + 1e-6
+
+
+def _scripted(scenario: str, learned: float, guard: float) -> Evaluation:
+    found = evaluation(scenario, "last", learned)
+    level = Mean(mean=guard, low=guard - 10, high=guard + 10)
+    beside = {**found.teams, "guard": Team(returns=level, by_agent=(level,) * 4)}
+    return found.model_copy(update={"teams": beside})
+
+
+def test_ppo_is_judged_by_criteria_of_its_own(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(folders["seed-0"], folder)
+
+    def verdicts() -> dict[str, str]:
+        (experiment,) = read_experiments([folder])
+        return {one.name: one.verdict for one in criteria(experiment)}
+
+    assert [*verdicts()] == [
+        "500 games without a crash",
+        "stable after 1 to 2 M steps",
+        "level with the best scripted player",
+        "level with it in 3 scenarios",
+        "ahead of all baselines",
+    ]
+    stable, level, wide = [*verdicts()][1:4]
+    assert {verdicts()[name] for name in (stable, level, wide)} == {"can't tell"}
+    keep(folder, _scripted("hard", 500, 515))  # overlaps
+    assert (verdicts()[level], verdicts()[wide]) == ("met", "can't tell")
+    for scenario in ("easy", "rest_trap"):
+        keep(folder, _scripted(scenario, 500, 400))
+    assert verdicts()[wide] == "met"
+    keep(folder, _scripted("easy", 500, 900))
+    assert (verdicts()[level], verdicts()[wide]) == ("met", "not met")
+    keep(folder, _scripted("hard", 500, 900))
+    assert verdicts()[level] == "not met"
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [(1_000_000, "met"), (2_000_000, "met"), (9_000_000, "not met"), (None, "can't tell")],
+)
+def test_a_return_is_stable_where_it_moves_no_more(
+    folders: dict[str, Path], tmp_path: Path, after: int | None, verdict: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(folders["seed-0"], folder)
+    asked = 3_000_000 if after else 900_000
+    rows = [
+        {
+            "steps": steps,
+            "at": steps / 1e5,
+            "episode/reward": min(steps, after or steps) / 1e4 + (place % 2) / 10,
+            "train/total_episodes": 10 * (place + 1),
+        }
+        for place, steps in enumerate(range(50_000, asked + 1, 50_000))
+    ]
+    (folder / "progress.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (experiment,) = read_experiments([folder])
+    (found,) = [one for one in criteria(experiment) if one.name.startswith("stable")]
+    assert found.verdict == verdict, found

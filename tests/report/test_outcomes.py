@@ -99,7 +99,7 @@ def test_the_machine_is_the_runs_own_and_named_again_after_a_move(folder: Path) 
 def test_a_search_is_measured_by_its_best_trajectories(folder: Path) -> None:
     (experiment,) = read_experiments([folder])
     episodes = experiment.run.episodes
-    said = facts(experiment)["reward of the best, first and last quarter"]
+    said = facts(experiment)["best of k, first and last quarter"]
     assert said == f"{episodes[0].reward:.3f}, then {episodes[-1].reward:.3f}"
 
 

@@ -98,7 +98,8 @@ def test_the_trees_are_the_records(searched: Run, tmp_path: Path) -> None:
     for row, record in zip(run["rows"], searched.episodes, strict=True):
         values = [leaf.value for leaf in record.leaves()]
         assert (row["low"], row["high"], row["kept"]) == (min(values), max(values), True)  # type: ignore[type-var]
-        assert (row["reward"], row["problem"]) == (record.reward, record.problem)
+        means = (record.mean_leaf_reward, record.reward, record.problem)
+        assert (row["reward"], row["best"], row["problem"]) == means
 
 
 def test_the_same_runs_give_the_same_bytes_and_no_place_of_the_machine(

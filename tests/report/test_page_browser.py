@@ -54,7 +54,7 @@ def test_it_opens_from_disk_without_an_error_or_a_request(
     assert [event for event in tab.events if event["method"] in bad] == []
     assert tab.eval("document.title") == "words: Orchestry"
     assert tab.eval("document.querySelectorAll('#episodes [role=option]').length") == 3
-    assert f"{searched.summary.mean_reward:.3f}" in tab.eval("document.body.innerText")
+    assert f"{searched.summary.best_of_k:.3f}" in tab.eval("document.body.innerText")
 
 
 def test_the_keyboard_reaches_episodes_tree_and_samples(
@@ -169,7 +169,7 @@ def test_the_learning_curve_is_read_by_keys_and_opens_an_episode(
     tab.eval("document.querySelector('.chart').focus()")
     tab.press("Home", "ArrowRight")
     said = tab.eval(f"{FOCUS}.getAttribute('aria-valuetext')")
-    assert said.startswith(f"episode 1 \u00b7 reward {searched.episodes[1].reward:.3f} ")
+    assert said.startswith(f"episode 1 \u00b7 reward {searched.episodes[1].mean_reward:.3f} ")
     tab.press("Enter")
     assert tab.eval(f"{FOCUS}.dataset.episode") == "1"
 

@@ -33,7 +33,8 @@ def test_what_is_committed_is_read_back(finished: Run, tmp_path: Path) -> None:
     run = load_run(tmp_path / "run")
     assert run.episodes == finished.episodes[:3]
     assert run.config == {"episodes": 3}
-    assert run.rewards == [record.reward for record in run.episodes]
+    assert run.rewards == [record.mean_leaf_reward for record in run.episodes]
+    assert run.best_of_k == [record.reward for record in run.episodes]
     with Store(tmp_path / "run") as again:
         assert list(again.episodes.values()) == run.episodes
 

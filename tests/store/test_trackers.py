@@ -125,7 +125,7 @@ def test_text_backends_have_the_names_of_backend_ppo(shown: Run) -> None:
 def test_the_rolling_mean_forgets_what_is_older_than_100_episodes(shown: Run) -> None:
     figures, record = Metrics(), shown.episodes[0]
     rewards = [0.0] * 50 + [1.0] * 90
-    rows = [figures.row(record.model_copy(update={"reward": each})) for each in rewards]
+    rows = [figures.row(record.model_copy(update={"mean_leaf_reward": each})) for each in rewards]
     assert [rows[n][MEAN] for n in (0, 49, 99, 139)] == [0.0, 0.0, 0.5, 0.9]
     assert rows[139]["mean_reward"] == pytest.approx(90 / 140)
 

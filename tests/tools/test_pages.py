@@ -329,3 +329,9 @@ def _is_there(args: list[str]) -> bool:
     if args[0] == "-m":
         return find_spec(args[1]) is not None
     return args[0].startswith("-") or (ROOT / args[0]).exists()
+
+
+def test_the_readme_counts_the_tasks() -> None:
+    numbers = ("Eight", "Nine", "Ten", "Eleven", "Twelve")
+    count = len([*ROOT.glob("tasks/*/task.py")])
+    assert f"{numbers[count - 8]} tasks are included." in (ROOT / "README.md").read_text()

@@ -7,15 +7,15 @@ function around(place, choose) {
   const places = [place, ...others];
   const ks = [...new Set(places.flatMap((one) => Object.keys(RUNS[one].measures?.pass_at ?? {})))];
   const heads = [
-    { name: '' }, { name: 'problems', number: true }, { name: 'all trajectories', number: true },
-    { name: '' }, { name: 'best of each problem', number: true },
+    { name: '' }, { name: 'problems', number: true }, { name: 'reward', number: true },
+    { name: '' }, { name: 'best of k', number: true },
     ...ks.map((k) => ({ name: `pass@${k}`, number: true })),
     ...['calls', 'tokens/s', 'dollars'].map((name) => ({ name, number: true })),
   ];
   return [
     el('h3', {}, 'Evaluations and baselines'),
     table(heads, places.map((one) => measuredRow(one, place, ks, choose))),
-    el('p', { class: 'fine' }, 'Mean rewards with 95 % intervals over problems. The run itself ' +
+    el('p', { class: 'fine' }, 'Means with 95 % intervals over problems. The run itself ' +
       'played train problems; an evaluation those of its split. Lines are drawn on [0, 1].'),
   ];
 }
@@ -27,7 +27,7 @@ function measuredRow(one, place, ks, choose) {
   const sums = figuresOf(run);
   const problems = new Set(run.rows.map((row) => row.problem)).size;
   return [
-    name, count(problems), between(found?.reward, sums.trajectory), found ? forest(found.reward) : '',
+    name, count(problems), between(found?.reward, sums.reward), found ? forest(found.reward) : '',
     between(found?.best, sums.best), ...ks.map((k) => between(found?.pass_at[k], NaN)),
     count(sums.calls), found ? figure(found.tokens_per_s) : '', dollars(sums.usd),
   ];

@@ -5,8 +5,8 @@ const mainRuns = () => RUNS.map((run, place) => place).filter((place) => RUNS[pl
 const modelOf = (run) => run.summary ? `${run.summary.provider}/${run.summary.model}` : '';
 const local = (run) => run.backend === 'local';
 
-/** Of a search its best trajectories count, of a policy all that it draws. */
-const worth = (run) => local(run) ? figuresOf(run).trajectory : figuresOf(run).best;
+/** A search is chosen by its best of k, a policy by its reward. */
+const worth = (run) => local(run) ? (row) => row.reward : (row) => row.best;
 
 function compareRuns(choose) {
   const places = mainRuns();
@@ -25,7 +25,7 @@ function compareRuns(choose) {
 function comparisonTable(places, choose) {
   const heads = [
     { name: 'run' }, { name: 'task' }, { name: 'backend' }, { name: 'model' },
-    ...['episodes', 'reward', 'best', 'updates', 'calls', 'dollars']
+    ...['episodes', 'reward', 'best of k', 'updates', 'calls', 'dollars']
       .map((name) => ({ name, number: true })),
   ];
   const rows = places.map((place) => {
@@ -33,13 +33,12 @@ function comparisonTable(places, choose) {
     return [
       chooser(place, choose, places.length > 1 ? toneKey(places.indexOf(place)) : null),
       shown(run.task), shown(run.backend), shown(modelOf(run)), count(run.rows.length),
-      fixed(worth(run)), fixed(found.highest), count(run.updates.length), count(found.calls),
+      fixed(found.reward), fixed(found.best), count(run.updates.length), count(found.calls),
       dollars(found.usd),
     ];
   });
   const caption = el('p', { class: 'fine' },
-    'Reward: mean over episodes; of a search its best trajectory, of backend local all ' +
-    'trajectories of the problem. Best: the highest reward of one episode.');
+    'Reward: mean over all trajectories. Best of k: mean over each episode\u2019s best.');
   return [table(heads, rows), caption];
 }
 
@@ -54,7 +53,7 @@ const toneKey = (tone) => svg('svg', { width: 22, height: 10, 'aria-hidden': 'tr
 function comparedRewards(places) {
   const series = places.filter((place) => RUNS[place].rows.length).map((place, tone) => {
     const run = RUNS[place];
-    const points = curves(run).smooth((row) => local(run) ? row.mean : row.reward);
+    const points = curves(run).smooth(worth(run));
     return { name: run.label, points, kind: 'line', tone: tone % 6 };
   });
   if (!series.length) return null;
@@ -63,7 +62,7 @@ function comparedRewards(places) {
     label: 'Rewards of the runs over episodes', unit: 'episode', series,
     said: (x) => `episode ${x}: ` + maps.filter(([, points]) => points.has(x))
       .map(([name, points]) => `${name} ${fixed(points.get(x))}`).join(' \u00b7 '),
-    caption: 'Running mean of the reward, a window of about a twelfth of the episodes.',
+    caption: 'Running mean of a search\u2019s best of k, else of the reward; a window of about a twelfth of the episodes.',
   });
 }
 

@@ -94,9 +94,9 @@ const mean = (numbers) =>
 function figuresOf(run) {
   const { summary, rows } = run;
   return {
-    trajectory: summary?.mean_trajectory_reward ?? mean(rows.map((row) => row.mean)),
-    best: summary?.mean_reward ?? mean(rows.map((row) => row.reward)),
-    highest: summary?.best_reward ?? Math.max(...rows.map((row) => row.reward)),
+    reward: summary?.mean_reward ?? mean(rows.map((row) => row.reward)),
+    best: summary?.best_of_k ?? mean(rows.map((row) => row.best)),
+    highest: summary?.best_reward ?? Math.max(...rows.map((row) => row.best)),
     calls: summary?.calls ?? rows.reduce((sum, row) => sum + row.calls, 0),
     usd: summary?.cost_usd ?? rows.reduce((sum, row) => sum + row.usd, 0),
   };

@@ -10,7 +10,7 @@ function showEpisode(place, row, tree, view, select) {
     el('h3', { class: 'episode-title' }, `Episode ${record.episode} `,
       el('span', { class: 'of' }, shown(record.problem))),
     el('p', { class: 'facts' }, [
-      ['reward', fixed(record.reward)], ['all trajectories', fixed(record.mean_leaf_reward)],
+      ['reward', fixed(record.mean_leaf_reward)], ['best of k', fixed(record.reward)],
       ['nodes', count(record.nodes.length - 1)], ['pruned', count(pruned)],
       ['calls', count(record.calls)], ['dollars', dollars(record.usd)], ['split', record.split],
       ['seed', record.seed],

@@ -107,14 +107,14 @@ def row(record: EpisodeRecord) -> dict[str, Any]:
         "episode": record.episode,
         "problem": record.problem,
         "split": record.split,
-        "reward": record.reward,
-        "mean": record.mean_leaf_reward,
+        "reward": record.mean_reward,
+        "best": record.best_of_k,
         "low": min(values, default=record.reward),
         "high": max(values, default=record.reward),
         "leaves": len(list(record.leaves())),
         "calls": record.calls,
         "usd": record.usd,
-        "parts": {part.name: part.value for part in record.best_node.score.parts},
+        "parts": record.parts(),
         "tags": dict(sorted(record.tags().items())),
     }
 

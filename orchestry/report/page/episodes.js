@@ -3,8 +3,8 @@
 
 const ORDERS = {
   episode: (one, other) => one.episode - other.episode,
-  best: (one, other) => other.reward - one.reward || one.episode - other.episode,
-  worst: (one, other) => one.reward - other.reward || one.episode - other.episode,
+  best: (one, other) => other.best - one.best || one.episode - other.episode,
+  worst: (one, other) => one.best - other.best || one.episode - other.episode,
   spread: (one, other) => spreadOf(other) - spreadOf(one) || one.episode - other.episode,
   problem: (one, other) => one.problem.localeCompare(other.problem) || one.episode - other.episode,
 };
@@ -67,11 +67,11 @@ class EpisodeList {
   option(row) {
     return el('div', { role: 'option', class: row.kept ? 'row' : 'row gone', tabindex: -1,
       'data-episode': row.episode, 'aria-selected': 'false', 'aria-label':
-      `episode ${row.episode}, ${row.problem}, reward ${fixed(row.reward)}, leaves from ` +
+      `episode ${row.episode}, ${row.problem}, best of k ${fixed(row.best)}, leaves from ` +
       `${fixed(row.low)} to ${fixed(row.high)}${row.kept ? '' : ', its tree is left out'}` },
     el('span', { class: 'place' }, String(row.episode)),
     el('span', { class: 'problem', title: row.problem }, shown(row.problem)),
-    spread(row), el('span', { class: 'reward' }, fixed(row.reward)));
+    spread(row), el('span', { class: 'reward', title: 'best of k' }, fixed(row.best)));
   }
 
   /** Shows which episode is chosen; `focus` takes the keyboard there too. */
@@ -111,8 +111,8 @@ function spread(row) {
     'aria-hidden': 'true' },
   svg('line', { class: 'axis', x1: 3, x2: width - 3, y1: 7, y2: 7 }),
   svg('line', { class: 'span', x1: x(row.low), x2: x(row.high), y1: 7, y2: 7 }),
-  svg('line', { class: 'mean', x1: x(row.mean), x2: x(row.mean), y1: 3, y2: 11 }),
-  svg('circle', { cx: x(row.reward), cy: 7, r: 3 }));
+  svg('line', { class: 'mean', x1: x(row.reward), x2: x(row.reward), y1: 3, y2: 11 }),
+  svg('circle', { cx: x(row.best), cy: 7, r: 3 }));
 }
 
 /** Scrolls only the box, never the page; `head` of its height is covered. */

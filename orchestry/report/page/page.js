@@ -48,7 +48,7 @@ function chooseRun(place, episode = null, node = null) {
 function bestRow(run) {
   const kept = run.rows.filter((row) => row.kept);
   return (kept.length ? kept : run.rows)
-    .reduce((best, row) => !best || row.reward > best.reward ? row : best, null);
+    .reduce((best, row) => !best || row.best > best.best ? row : best, null);
 }
 
 function chooseEpisode(episode, node, focus) {

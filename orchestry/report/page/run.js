@@ -37,9 +37,9 @@ function notices(place) {
 function summary(run) {
   const found = figuresOf(run), text = run.summary;
   const cards = [
-    local(run) ? ['mean reward', fixed(found.trajectory), 'of all trajectories']
-      : ['mean reward', fixed(found.best), 'of the best trajectories'],
-    ['best', fixed(found.highest), isNumber(text?.best_episode) ? `episode ${text.best_episode}` : ''],
+    ['reward', fixed(found.reward), 'mean over all trajectories'],
+    ['best of k', fixed(found.best), isNumber(text?.best_episode)
+      ? `highest ${fixed(found.highest)}, episode ${text.best_episode}` : ''],
     ['episodes', count(run.rows.length), text ? `of ${count(text.episodes_asked)}` : ''],
     ['calls', count(found.calls), text ? `${count(text.cache_hits)} from the cache` : ''],
     ['dollars', dollars(found.usd), text && isNumber(text.budget_usd) ? `of $${text.budget_usd}` : ''],
@@ -96,8 +96,8 @@ function rewardCurve(run, open) {
   const rows = new Map(run.rows.map((row) => [row.episode, row]));
   const parts = partCurves(run);
   const dev = run.dev.map((one) => [episodeOf(run, one.update), one.reward]);
-  const key = local(run) ? (row) => row.mean : (row) => row.reward;
-  const what = local(run) ? 'mean of the episode\u2019s trajectories' : 'best of the episode';
+  const key = worth(run);
+  const what = local(run) ? 'reward' : 'best of k';
   const figure = chart({
     label: 'Learning curve; arrow keys move through the episodes, Enter opens one',
     unit: 'episode', height: 240, open,
@@ -111,7 +111,7 @@ function rewardCurve(run, open) {
   });
   return [el('h3', {}, 'Reward'), figure, parts.length ? el('div', { class: 'smalls' },
     parts.map((part) => part.node)) : null,
-  parts.length ? el('p', { class: 'fine' }, `Parts of the best trajectory\u2019s score, running ` +
+  parts.length ? el('p', { class: 'fine' }, `Parts of the reward, running ` +
     `means of ${window}. A click in the curve opens the episode.`) : null];
 }
 
@@ -123,7 +123,7 @@ function episodeOf(run, update) {
 
 function curveSaid(x, row, dev) {
   const said = row ? [`episode ${x}`, `reward ${fixed(row.reward)}`,
-    `all trajectories ${fixed(row.mean)}`,
+    `best of k ${fixed(row.best)}`,
     ...Object.entries(row.parts).map(([name, value]) => `${name} ${fixed(value)}`), row.problem]
     : [`episode ${x}`];
   if (dev) said.push(`dev after update ${dev.update}: ${fixed(dev.reward)}`);
