@@ -194,7 +194,7 @@ FAULTS = {
     "": "it is not one JSON object",
     "Sure! {}": "it lacks candidate A, B",
     "Sure! {} {}": "it is not one JSON object",
-    f"{json.dumps(dict.fromkeys('AB', {}))[:-1]}": "it is not one JSON object",
+    f"{json.dumps({key: {} for key in 'AB'})[:-1]}": "it is not one JSON object",
     "[1, 2]": "it is not one JSON object",
     "[" * 100_000: "it is not one JSON object",
     "9" * 5000: "it is not one JSON object",
