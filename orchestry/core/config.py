@@ -89,6 +89,9 @@ class ProviderConfig(Frozen):
         120.0, gt=0.0, le=86_400.0
     )
     """Seconds before an unanswered call is given up, and charged its worst-case cost."""
+    split_thoughts: bool = True
+    """`openai`: whether thoughts between <think> and </think> at the beginning of an answer's text
+    are taken out of it. They are kept in the journal, not scored, and shown to no agent."""
     recording: Annotated[Path | None, Mark.MOVABLE] = None
     """`recorded`: the run directory, or its journal.jsonl, to replay."""
     team: Annotated[Path | None, Mark.MOVABLE] = None

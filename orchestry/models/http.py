@@ -131,8 +131,9 @@ def request_bound(request: Request, *others: str) -> int:
     """An upper bound on the tokens of a request's messages and tools, and of other texts."""
     texts = [message.content for message in request.messages]
     for call in (call for message in request.messages for call in message.calls):
-        texts += [call.id, call.name, call.arguments]
+        texts += [call.id, call.name, call.arguments + call.extra]
     texts += [message.call for message in request.messages if message.call]
+    texts += [message.extra for message in request.messages if message.extra]
     schemas = (one.model_dump() for one in request.tools)
     return bytes_bound(*texts, *others) + sum(map(schema_bound, schemas))
 

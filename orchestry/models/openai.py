@@ -7,12 +7,22 @@ So a server that honours seeds repeats its answers, and k samples stay k differe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestry.core.tools import ToolCall
+from orchestry.core.extras import (
+    THINKING,
+    has_thoughts,
+    others,
+    packed,
+    split_thoughts,
+    text_in_parts,
+    unpacked,
+)
+from orchestry.core.tools import ToolCall, fit_id
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     Endpoint,
@@ -32,6 +42,7 @@ _TEMPERATURE = 0.8
 """Default temperature; not sent to the vendor's own server, whose newer models allow only their
 own."""
 
+_KNOWN = ("role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio")
 _STOPS = {"stop": "end", "length": "length", "content_filter": "refusal", "tool_calls": "calls"}
 
 
@@ -41,9 +52,12 @@ class OpenAIProvider(SdkProvider):
     name = "openai"
     client_class = "AsyncOpenAI"
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
+    def __init__(self, endpoint: Endpoint, model: str, *, split_thoughts: bool = True) -> None:
         super().__init__(endpoint, model)
         self._is_vendor = is_vendor(endpoint.url)
+        named = f"{urlsplit(endpoint.url).hostname} {model}".lower()
+        self._is_mistral = re.search(r"mi[sx]tral|codestral|magistral|devstral", named) is not None
+        self._splits = split_thoughts
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
@@ -65,7 +79,7 @@ class OpenAIProvider(SdkProvider):
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": [_message(m) for m in request.messages],
+            "messages": [self._message(m) for m in request.messages],
             "seed": int(request_digest(request)[:7], 16),
             # The vendor's newer models refuse max_tokens; most other servers know only that.
             ("max_completion_tokens" if self._is_vendor else "max_tokens"): request.max_tokens,
@@ -85,6 +99,22 @@ class OpenAIProvider(SdkProvider):
             body["tool_choice"] = "none"
         return body
 
+    def _message(self, message: Message) -> dict[str, Any]:
+        """A message as this API takes it."""
+        extra = others(unpacked(message.extra), THINKING)
+        found: dict[str, Any] = {"role": message.role, "content": message.content, **extra}
+        if message.calls:
+            found["tool_calls"] = [
+                {**_called(call), "id": self._id(call.id)} for call in message.calls
+            ]
+        if message.role == "tool":
+            found["tool_call_id"] = self._id(message.call)
+        return found
+
+    def _id(self, id: str) -> str:
+        """A call's id as this server takes it: Mistral wants nine letters and digits."""
+        return fit_id(id, r"[a-zA-Z0-9]{9}", 9) if self._is_mistral else fit_id(id)
+
     def _schema(self, request: Request) -> dict[str, Any] | None:
         """The request's schema in the form that this server accepts; only the vendor's own has
         limits."""
@@ -97,40 +127,45 @@ class OpenAIProvider(SdkProvider):
         message = choice.get("message") if choice else None
         if choice is None or not isinstance(message, dict):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
-        usage = _dict(answer.get("usage"))
-        text, bound = self._endpoint.answered(message.get("content")), self.input_bound(request)
+        usage, bound = _dict(answer.get("usage")), self.input_bound(request)
+        stop = str(choice.get("finish_reason") or "end")
+        content, refused = message.get("content"), message.get("refusal")
+        said = self._endpoint.answered(text_in_parts(content) or text_in_parts(refused))
+        thoughts, text = ("", said)
+        if self._splits:
+            thoughts, text = split_thoughts(said, cut=stop == "length")
         asked = message.get("tool_calls")
         numbers = count(sum(len(one.calls) for one in request.messages))
         calls = [*map(ToolCall.read, asked, numbers)] if isinstance(asked, list) else []
         cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
-        stop = str(choice.get("finish_reason") or "end")
         return Completion(
             text=text,
             model=request.model,
             input_tokens=billed_count(usage.get("prompt_tokens"), bound, some=True),
             output_tokens=billed_count(
-                usage.get("completion_tokens"), request.max_tokens, some=bool(text or calls)
+                usage.get("completion_tokens"), request.max_tokens, some=bool(said or calls)
             ),
             cached_tokens=cached or 0,
-            stop=_STOPS.get(stop, stop),
+            stop="refusal" if refused and not content else _STOPS.get(stop, stop),
             calls=tuple(calls),
+            extra=self._endpoint.answered(packed(_extra(message))),
+            thoughts=thoughts,
         )
 
 
-def _message(message: Message) -> dict[str, Any]:
-    """A message as this API takes it."""
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.calls:
-        found["tool_calls"] = [_called(call) for call in message.calls]
-    if message.role == "tool":
-        found["tool_call_id"] = message.call
-    return found
+def _extra(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this server added, and its content if thoughts stand between its parts."""
+    content = message.get("content")
+    return {
+        **others(message, *_KNOWN),
+        "content": content if has_thoughts(content) else None,
+    }
 
 
 def _called(call: ToolCall) -> dict[str, Any]:
-    """With an object as its arguments: servers refuse others."""
+    """With an object as its arguments, and a legal name: servers refuse others."""
     arguments = json.dumps(call.given, ensure_ascii=False)
-    return call.model_copy(update={"arguments": arguments}).function
+    return call.fit.model_copy(update={"arguments": arguments}).function
 
 
 def is_vendor(url: str) -> bool:
