@@ -99,7 +99,11 @@ class ToolCall(Frozen):
     @property
     def clean(self) -> ToolCall:
         """As valid Unicode, so that every file can store it."""
-        fields = {name: utf8(value) for name, value in self}
+        return self.with_texts(utf8)
+
+    def with_texts(self, change: Callable[[str], str]) -> ToolCall:
+        """With each field changed."""
+        fields = {name: change(value) for name, value in self}
         return self if fields == dict(self) else ToolCall(**fields)
 
     @property

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestry.core.errors import ProviderError
 from orchestry.core.extras import (
     THINKING,
     has_thoughts,
@@ -27,7 +28,9 @@ from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     Endpoint,
     SdkProvider,
+    bad_draw,
     billed_count,
+    failure_within,
     malformed,
     post,
     request_bound,
@@ -43,6 +46,7 @@ _TEMPERATURE = 0.8
 own."""
 
 _KNOWN = ("role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio")
+_BAD_DRAWS = {"malformed_function_call", "function_call_filter: malformed_function_call"}
 _STOPS = {"stop": "end", "length": "length", "content_filter": "refusal", "tool_calls": "calls"}
 
 
@@ -99,6 +103,19 @@ class OpenAIProvider(SdkProvider):
             body["tool_choice"] = "none"
         return body
 
+    def _failure(
+        self, answer: Mapping[str, Any], choice: Mapping[str, Any] | None
+    ) -> ProviderError | None:
+        """The error that a server wrote into an answer of status 200."""
+        found = choice or {}
+        error = answer.get("error") or found.get("error")
+        stop = str(found.get("finish_reason")).lower()
+        if stop in _BAD_DRAWS:
+            return bad_draw(self._endpoint, f"finish_reason {stop}")
+        if not error and stop == "error":
+            error = f"finish_reason error: {found}"
+        return failure_within(self._endpoint, error) if error else None
+
     def _message(self, message: Message) -> dict[str, Any]:
         """A message as this API takes it."""
         extra = others(unpacked(message.extra), THINKING)
@@ -124,6 +141,8 @@ class OpenAIProvider(SdkProvider):
 
     def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
         choice = _first(answer.get("choices"))
+        if (failure := self._failure(answer, choice)) is not None:
+            raise failure
         message = choice.get("message") if choice else None
         if choice is None or not isinstance(message, dict):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
@@ -136,7 +155,8 @@ class OpenAIProvider(SdkProvider):
             thoughts, text = split_thoughts(said, cut=stop == "length")
         asked = message.get("tool_calls")
         numbers = count(sum(len(one.calls) for one in request.messages))
-        calls = [*map(ToolCall.read, asked, numbers)] if isinstance(asked, list) else []
+        found = map(ToolCall.read, asked if isinstance(asked, list) else [], numbers)
+        calls = [call.with_texts(self._endpoint.answered) for call in found]
         cached = whole(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
         return Completion(
             text=text,

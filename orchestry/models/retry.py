@@ -212,4 +212,5 @@ def _after(tries: int, error: ProviderError) -> ProviderError:
         transient=True,
         billed=error.billed,
         retry_after=error.retry_after,
+        bad_draw=error.bad_draw,
     )
