@@ -103,6 +103,9 @@ class ProviderConfig(Frozen):
     system: Literal["system", "user"] = "system"
     """Where system text stands: in its own role or, for servers without it, in the first user
     message. A server that refuses the role is asked in that way without being told."""
+    split_thoughts: bool = True
+    """`openai`: whether thoughts between <think> and </think> at the beginning of an answer's text
+    are taken out of it. They are kept in the journal, not scored, and shown to no agent."""
     recording: Annotated[Path | None, Mark.MOVABLE] = None
     """`recorded`: the run directory, or its journal.jsonl, to replay."""
     team: Annotated[Path | None, Mark.MOVABLE] = None

@@ -71,7 +71,8 @@ class ProviderError(OrchestryError):
     `transient`: the same request may succeed later. `refused`: this request can't succeed, but
     others may. If neither is set, no request will succeed. `billed`: the vendor may have charged
     for it although no answer came. `busy`: the server says that it is too busy just now.
-    `retry_after`: seconds that the server asked us to wait.
+    `retry_after`: seconds that the server asked us to wait. `bad_draw`: the server works, but what
+    the model wrote can't be read; another draw may be.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class ProviderError(OrchestryError):
         refused: bool = False,
         busy: bool = False,
         retry_after: float | None = None,
+        bad_draw: bool = False,
     ) -> None:
         super().__init__(message)
+        self.bad_draw = bad_draw
         self.transient = transient
         self.billed = billed
         self.refused = refused

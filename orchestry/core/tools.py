@@ -14,14 +14,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NotRequired, get_type_hints
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import TypedDict
 
 from orchestry.core.errors import ConfigError, SandboxError, reason
+from orchestry.core.extras import others, packed, unpacked
 from orchestry.core.values import Frozen, utf8
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class ToolCall(Frozen):
     name: str
     arguments: str
     """JSON text as the model wrote it, so it may be anything."""
+    extra: str = Field("", exclude_if=lambda found: not found)
+    """Other fields of its server, such as a signature, which it wants back; see core.extras."""
 
     @classmethod
     def read(cls, found: object, place: int) -> ToolCall:
@@ -69,15 +73,23 @@ class ToolCall(Frozen):
         asked = found if isinstance(found, dict) else {}
         function = asked.get("function")
         function = function if isinstance(function, dict) else {}
-        fields = (asked.get("id"), function.get("name"), function.get("arguments"))
-        id, name, arguments = (one if isinstance(one, str) else "" for one in fields)
-        return cls(id=id or f"call_{place}", name=name, arguments=arguments)
+        id, name = (
+            one if isinstance(one, str) else "" for one in (asked.get("id"), function.get("name"))
+        )
+        given = function.get("arguments")
+        if given is not None and not isinstance(given, str):  # some servers write the object itself
+            given = json.dumps(given, ensure_ascii=False)
+        extra = others(asked, "id", "type", "index", "function")
+        extra["function"] = others(function, "name", "arguments")
+        return cls(id=id or f"call_{place}", name=name, arguments=given or "", extra=packed(extra))
 
     @property
     def function(self) -> dict[str, Any]:
         """In OpenAI's form."""
-        named = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": named}
+        extra = unpacked(self.extra)
+        within = extra.pop("function", {})
+        named = {"name": self.name, "arguments": self.arguments, **within}
+        return {"id": self.id, "type": "function", "function": named, **extra}
 
     @property
     def given(self) -> dict[str, Any]:
@@ -87,8 +99,26 @@ class ToolCall(Frozen):
     @property
     def clean(self) -> ToolCall:
         """As valid Unicode, so that every file can store it."""
-        fields = {name: utf8(value) for name, value in self}
+        return self.with_texts(utf8)
+
+    def with_texts(self, change: Callable[[str], str]) -> ToolCall:
+        """With each field changed."""
+        fields = {name: change(value) for name, value in self}
         return self if fields == dict(self) else ToolCall(**fields)
+
+    @property
+    def fit(self) -> ToolCall:
+        """With a name and an id that every vendor takes; others refuse the whole request."""
+        name = re.sub(r"[^a-zA-Z0-9_-]", "_", self.name)[:64] or "unnamed"
+        found = {"name": name, "id": fit_id(self.id)}
+        fits = name == self.name and found["id"] == self.id
+        return self if fits else self.model_copy(update=found)
+
+
+def fit_id(id: str, form: str = r"[a-zA-Z0-9_-]{1,40}", length: int = 24) -> str:
+    """A call's id as it is if it has the form, else letters and digits made of it: the same for
+    the call and its result."""
+    return id if re.fullmatch(form, id) else blake2b(id.encode()).hexdigest()[:length]
 
 
 def _object(arguments: str) -> dict[str, Any] | None:

@@ -95,6 +95,8 @@ class Message(Frozen):
     """The tools that an assistant's message calls."""
     call: str = Field("", exclude_if=_empty)
     """The id of the call whose result a tool's message is."""
+    extra: str = Field("", exclude_if=_empty)
+    """Other fields that an assistant's server added and wants back; see core.extras."""
 
 
 class Example(Frozen):
@@ -203,6 +205,10 @@ class Completion(Frozen):
     tokens: Tokens | None = None
     calls: tuple[ToolCall, ...] = Field((), exclude_if=_empty)
     """The tools that it calls instead of answering; in a program's move, the program makes them."""
+    extra: str = Field("", exclude_if=_empty)
+    """Other fields that its server added, which go back with it in the same move."""
+    thoughts: str = Field("", exclude_if=_empty)
+    """What stood in its text between <think> and </think>: nobody is shown it."""
     steps: tuple[Step, ...] = Field((), exclude_if=_empty)
     """Of an agent's move with tools: what came before this answer. Then the counts and dollars here
     are those of the whole move."""
@@ -244,7 +250,7 @@ class Step(Frozen):
     def messages(self) -> tuple[Message, ...]:
         """As later calls of the model see it."""
         calls = self.said.calls
-        said = Message(role="assistant", content=self.said.text, calls=calls)
+        said = Message(role="assistant", content=self.said.text, calls=calls, extra=self.said.extra)
         results = zip(calls, self.results, strict=True)
         return said, *(Message(role="tool", content=text, call=one.id) for one, text in results)
 

@@ -15,7 +15,8 @@ from itertools import dropwhile
 from typing import Any
 
 from orchestry.core.errors import ProviderError
-from orchestry.core.tools import ToolCall
+from orchestry.core.extras import THINKING, packed, unpacked
+from orchestry.core.tools import ToolCall, fit_id
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     SdkProvider,
@@ -72,6 +73,7 @@ _REFUSED = {
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "pattern", "maxItems", "uniqueItems"),
 }
+_THINKS = ("thinking", "redacted_thinking")
 _MARK = {"cache_control": {"type": "ephemeral"}}
 _BYTES_PER_TOKEN = 5  # more than in real prompts, so that a wrong estimate means "not cached"
 
@@ -158,7 +160,11 @@ class AnthropicProvider(SdkProvider):
         if not isinstance(blocks, list):
             raise malformed(self._endpoint, f"a message without content: {answer}")
         text = "".join(self._endpoint.answered(b.get("text")) for b in blocks if _is(b, "text"))
-        calls = tuple(_call(block) for block in blocks if _is(block, "tool_use"))
+        answered = self._endpoint.answered
+        calls = tuple(
+            _call(block).with_texts(answered) for block in blocks if _is(block, "tool_use")
+        )
+        thinking = [block for block in blocks if _thinks(block)]
         bound, some = self.input_bound(request), bool(text or calls)
         usage = billed(answer.get("usage"), bound, request.max_tokens, some=some)
         stop = str(answer.get("stop_reason") or "end")
@@ -171,6 +177,7 @@ class AnthropicProvider(SdkProvider):
             cache_write_tokens=usage.written,
             stop=_STOPS.get(stop, stop),
             calls=calls,
+            extra=answered(packed({THINKING: thinking})),
         )
 
 
@@ -180,6 +187,7 @@ class _Assembly:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
+        self._thinking: dict[int, dict[str, Any]] = {}
         self._usage: dict[str, Any] = {}
         self._stop: str | None = None
         self.whole = False
@@ -196,6 +204,14 @@ class _Assembly:
         elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
             if event.index in self._calls:
                 self._calls[event.index]["input"] += event.delta.partial_json
+        elif event.type == "content_block_start" and event.content_block.type in _THINKS:
+            self._thinking[event.index] = event.content_block.to_dict(exclude_none=True)
+        elif event.type == "content_block_delta" and event.index in self._thinking:
+            for name in ("thinking", "signature"):
+                more = getattr(event.delta, name, None) or ""
+                if more:
+                    block = self._thinking[event.index]
+                    block[name] = block.get(name, "") + more
         elif event.type == "message_delta":
             self._stop = event.delta.stop_reason
             self._usage.pop("output_tokens", None)  # only the last count is of the whole answer
@@ -211,7 +227,7 @@ class _Assembly:
     def message(self) -> dict[str, Any]:
         """The answer in the form of an unstreamed one."""
         calls = [{"type": "tool_use", **call} for call in self._calls.values()]
-        content = [_text("".join(self._text)), *calls]
+        content = [*self._thinking.values(), _text("".join(self._text)), *calls]
         return {"content": content, "usage": self._usage, "stop_reason": self._stop}
 
 
@@ -291,14 +307,21 @@ def _append(messages: list[dict[str, Any]], role: str, block: dict[str, Any]) ->
 def _said(message: Message) -> list[dict[str, Any]]:
     """An assistant's text, which may not be empty, and its calls."""
     calls = [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.given}
+        {"type": "tool_use", "id": fit.id, "name": fit.name, "input": call.given}
         for call in message.calls
+        for fit in (call.fit,)
     ]
-    return [*([_text(message.content)] if message.content.strip() or not calls else []), *calls]
+    text = [_text(message.content)] if message.content.strip() or not calls else []
+    thinking = unpacked(message.extra).get(THINKING, [])
+    return [*(block for block in thinking if _thinks(block)), *text, *calls]
+
+
+def _thinks(block: object) -> bool:
+    return any(_is(block, kind) for kind in _THINKS)
 
 
 def _result(message: Message) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": message.call, "content": message.content}
+    return {"type": "tool_result", "tool_use_id": fit_id(message.call), "content": message.content}
 
 
 def _call(block: Mapping[str, Any]) -> ToolCall:

@@ -398,7 +398,7 @@ class Gateway:
         try:
             answer = await asked
         except ProviderError as error:
-            if isinstance(error, PromptTooLong):
+            if isinstance(error, PromptTooLong) or error.bad_draw:
                 self._breaker.answered()
             elif error.transient:
                 self._breaker.failed(error)  # first, because the end of this call lets others start

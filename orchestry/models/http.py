@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Any, Self
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
@@ -51,7 +51,43 @@ _UNBILLED = {
 with a 400 or 500 error, you won't be charged for the tokens used"
 (https://ai.google.dev/gemini-api/docs/billing). Anthropic and OpenAI say nothing of the kind."""
 _TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
-_SAYS_TOO_LONG = re.compile(r"prompt is too long|maximum context length|context window", re.I)
+_WHAT = r"(?:prompt|input|context|messages?|conversation|request|sequence|tokens?)"
+_SAYS_TOO_LONG = re.compile(
+    rf"context[ _-]?(?:length|window|size|limit)|(?:maximum|max|allowed)[ _-]context"
+    rf"|(?:maximum|max|maximal)[ _-](?:prompt|input|sequence|model)[ _-](?:length|len|tokens?)\b"
+    rf"|{_WHAT}(?: \w+){{0,3}} (?:is|are|was|were) (?:too|longer)(?: \w+)? (?:long|large|than)"
+    rf"|too many (?:input |prompt |total )?tokens?\b(?! per)|(?:input|prompt) (?:is )?too long"
+    rf"|too large for (?:the )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
+    rf"|(?:input|prompt|messages)(?: \w+){{0,6}} exceeds?(?: \w+){{0,6}} "
+    rf"(?:tokens?|limit|length|maximum)"
+    rf"|reduce the length of (?:the |your )?(?:input|prompt|messages)"
+    rf"|`?inputs`? tokens \+ `?max_new_tokens`? must be"
+    rf"|maximum (?:number of )?(?:allowed )?(?:input )?tokens? allowed|longer than the model",
+    re.I,
+)
+"""How servers say that a prompt is longer than the model's context, each in words of its own."""
+_SAYS_OTHERWISE = re.compile(
+    r"max_(?:completion_|output_)?tokens`?'?\"? (?:is |are )?(?:too|must|should|exceeds)"
+    r"|per[ -](?:minute|day|hour)|\bTP[MD]\b|rate[ _-]?limit"
+    r"|(?:image|file|upload)s? (?:is|are|exceed)",
+    re.I,
+)
+"""What has the same words, and is about another number: the answer's limit, a rate, a picture."""
+_BAD_DRAW = re.compile(
+    r"tool_use_failed|failed_generation|malformed[ _]function[ _]call|output_parse_failed"
+    r"|(?:failed|unable) to (?:parse|generate) (?:a |the )?(?:tool|function)[ _]call"
+    r"|json_validate_failed|tool[ _]call[ _]validation[ _]failed",
+    re.I,
+)
+"""What a server says with status 400 that can't read what its own model wrote."""
+_NAMED_CODES = {
+    "rate_limit": 429, "insufficient_quota": 429, "too_many_requests": 429,
+    "resource_exhausted": 429, "overloaded": 529, "unavailable": 503, "server_error": 500,
+    "internal": 500, "timeout": 408, "authentication": 401, "permission": 403,
+    "billing": 402, "not_found": 404, "invalid": 400, "bad_request": 400, "context_length": 400,
+    "exceed_context": 400,
+}  # fmt: skip
+"""Statuses, by words in an error's code or type."""
 _OF_THE_ACCOUNT = {401, 402, 403}
 _NO_CREDIT = {"insufficient_quota", "billing_error"}
 _SAYS_NO_CREDIT = re.compile(r"credit balance|usage limits?\b|spend(?:ing)? limit", re.I)
@@ -126,10 +162,12 @@ class SdkProvider:
 
 def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
     """Common arguments of AsyncAnthropic and AsyncOpenAI; `sdk` is the vendor's module."""
-    loopback = urlsplit(endpoint.url).hostname in LOOPBACK
+    parts = urlsplit(endpoint.url)  # a path is joined before the query
+    loopback = parts.hostname in LOOPBACK
     return {
         "api_key": endpoint.key,
-        "base_url": endpoint.url,
+        "base_url": parts._replace(query="", fragment="").geturl().rstrip("/"),
+        "default_query": dict(parse_qsl(parts.query, keep_blank_values=True)),
         # Only connecting has a limit of its own; the callers below limit the whole attempt.
         "timeout": sdk.Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s)),
         "default_headers": dict(endpoint.headers),
@@ -155,8 +193,9 @@ def request_bound(request: Request, *others: str) -> int:
     """An upper bound on the tokens of a request's messages and tools, and of other texts."""
     texts = [message.content for message in request.messages]
     for call in (call for message in request.messages for call in message.calls):
-        texts += [call.id, call.name, call.arguments]
+        texts += [call.id, call.name, call.arguments + call.extra]
     texts += [message.call for message in request.messages if message.call]
+    texts += [message.extra for message in request.messages if message.extra]
     schemas = (one.model_dump() for one in request.tools)
     return bytes_bound(*texts, *others) + sum(map(schema_bound, schemas))
 
@@ -260,8 +299,10 @@ def refusal(
         f"{endpoint.vendor} at {endpoint.shown} answered {status}: "
         f"{endpoint.scrub(detail)}: {_fix(endpoint, status, kind, structured)}"
     )
-    if kind in _TOO_LONG or (status in (400, 413) and _SAYS_TOO_LONG.search(detail)):
+    if _is_too_long(status, kind, detail):
         return PromptTooLong(message)
+    if status in (400, 422) and _BAD_DRAW.search(body.decode("utf-8", "replace")):
+        return bad_draw(endpoint, f"{status}: {detail}")
     return ProviderError(
         message,
         transient=transient and not account,
@@ -271,6 +312,45 @@ def refusal(
         and status not in _UNBILLED.get(urlsplit(endpoint.url).hostname or "", ()),
         retry_after=retry_after(headers, clock),
     )
+
+
+def _is_too_long(status: int, kind: str, detail: str) -> bool:
+    """Whether a refusal says that the prompt is longer than the model's context."""
+    if kind in _TOO_LONG:
+        return True
+    said = _SAYS_TOO_LONG.search(detail) is not None and not _SAYS_OTHERWISE.search(detail)
+    return status in (400, 413, 422) and said
+
+
+def bad_draw(endpoint: Endpoint, found: str) -> ProviderError:
+    """The error for an answer that the server itself could not read: drawn again, each paid."""
+    return ProviderError(
+        f"{endpoint.vendor} at {endpoint.shown} could not read what its model wrote "
+        f"({endpoint.scrub(found)}): it is drawn again; where this is frequent, choose another "
+        "model, or give simpler tools",
+        transient=True,
+        billed=True,
+        bad_draw=True,
+    )
+
+
+def failure_within(endpoint: Endpoint, error: object) -> ProviderError:
+    """Our error for one that stands inside an answer of status 200; see `refusal`. A code that says
+    nothing is taken for a billed fault of the server."""
+    body = json.dumps({"error": error}).encode()
+    return refusal(endpoint, _status_of(error), {}, body)
+
+
+def _status_of(error: object) -> int:
+    """The status that an error means by its code, type or text."""
+    found = error if isinstance(error, dict) else {"message": error}
+    fields = [found.get(name) for name in ("code", "status", "status_code", "type", "message")]
+    for value in fields:
+        if str(value).isdigit() and 400 <= int(str(value)) <= 599:
+            return int(str(value))
+    said = " ".join(map(str, fields)).lower().replace(" ", "_")
+    named = (status for word, status in _NAMED_CODES.items() if word in said)
+    return next(named, 500)
 
 
 def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float | None:

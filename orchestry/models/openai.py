@@ -7,18 +7,30 @@ So a server that honours seeds repeats its answers, and k samples stay k differe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
 
 from orchestry.core.errors import ProviderError
-from orchestry.core.tools import ToolCall, ToolSpec
+from orchestry.core.extras import (
+    THINKING,
+    has_thoughts,
+    others,
+    packed,
+    split_thoughts,
+    text_in_parts,
+    unpacked,
+)
+from orchestry.core.tools import ToolCall, ToolSpec, fit_id
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.dialect import Dialect
 from orchestry.models.http import (
     Endpoint,
     SdkProvider,
+    bad_draw,
+    failure_within,
     malformed,
     post,
     request_bound,
@@ -33,6 +45,8 @@ _TEMPERATURE = 0.8
 """Default temperature; not sent to the vendor's own server, whose newer models allow only their
 own."""
 
+_KNOWN = ("role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio")
+_BAD_DRAWS = {"malformed_function_call", "function_call_filter: malformed_function_call"}
 _STOPS = {"stop": "end", "length": "length", "content_filter": "refusal", "tool_calls": "calls"}
 
 
@@ -42,9 +56,19 @@ class OpenAIProvider(SdkProvider):
     name = "openai"
     client_class = "AsyncOpenAI"
 
-    def __init__(self, endpoint: Endpoint, model: str, dialect: Dialect | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        model: str,
+        dialect: Dialect | None = None,
+        *,
+        split_thoughts: bool = True,
+    ) -> None:
         super().__init__(endpoint, model, dialect)
         self._is_vendor = is_vendor(endpoint.url)
+        named = f"{urlsplit(endpoint.url).hostname} {model}".lower()
+        self._is_mistral = re.search(r"mi[sx]tral|codestral|magistral|devstral", named) is not None
+        self._splits = split_thoughts
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
@@ -91,7 +115,7 @@ class OpenAIProvider(SdkProvider):
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": request.model,
-            "messages": [_message(m) for m in request.messages],
+            "messages": [self._message(m) for m in request.messages],
             "seed": int(request_digest(request)[:7], 16),
             # The vendor's newer models refuse max_tokens; most other servers know only that.
             ("max_completion_tokens" if self._is_vendor else "max_tokens"): request.max_tokens,
@@ -111,6 +135,35 @@ class OpenAIProvider(SdkProvider):
             body["tool_choice"] = "none"
         return body
 
+    def _failure(
+        self, answer: Mapping[str, Any], choice: Mapping[str, Any] | None
+    ) -> ProviderError | None:
+        """The error that a server wrote into an answer of status 200."""
+        found = choice or {}
+        error = answer.get("error") or found.get("error")
+        stop = str(found.get("finish_reason")).lower()
+        if stop in _BAD_DRAWS:
+            return bad_draw(self._endpoint, f"finish_reason {stop}")
+        if not error and stop == "error":
+            error = f"finish_reason error: {found}"
+        return failure_within(self._endpoint, error) if error else None
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        """A message as this API takes it."""
+        extra = others(unpacked(message.extra), THINKING)
+        found: dict[str, Any] = {"role": message.role, "content": message.content, **extra}
+        if message.calls:
+            found["tool_calls"] = [
+                {**_called(call), "id": self._id(call.id)} for call in message.calls
+            ]
+        if message.role == "tool":
+            found["tool_call_id"] = self._id(message.call)
+        return found
+
+    def _id(self, id: str) -> str:
+        """A call's id as this server takes it: Mistral wants nine letters and digits."""
+        return fit_id(id, r"[a-zA-Z0-9]{9}", 9) if self._is_mistral else fit_id(id)
+
     def _schema(self, request: Request) -> dict[str, Any] | None:
         """The request's schema in the form that this server accepts; only the vendor's own has
         limits."""
@@ -120,35 +173,44 @@ class OpenAIProvider(SdkProvider):
 
     def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
         choice = _first(answer.get("choices"))
+        if (failure := self._failure(answer, choice)) is not None:
+            raise failure
         message = choice.get("message") if choice else None
         if choice is None or not isinstance(message, dict):
             raise malformed(self._endpoint, f"no choice in it: {answer}")
-        text = self._endpoint.answered(message.get("content"))
+        stop = str(choice.get("finish_reason") or "end")
+        content, refused = message.get("content"), message.get("refusal")
+        said = self._endpoint.answered(text_in_parts(content) or text_in_parts(refused))
+        thoughts, text = ("", said)
+        if self._splits:
+            thoughts, text = split_thoughts(said, cut=stop == "length")
         asked = message.get("tool_calls")
         numbers = count(sum(len(one.calls) for one in request.messages))
-        calls = [*map(ToolCall.read, asked, numbers)] if isinstance(asked, list) else []
-        bound, some = self.input_bound(request), bool(text or calls)
+        found = map(ToolCall.read, asked if isinstance(asked, list) else [], numbers)
+        calls = [call.with_texts(self._endpoint.answered) for call in found]
+        bound, some = self.input_bound(request), bool(said or calls)
         usage = billed(answer.get("usage"), bound, request.max_tokens, some=some)
-        stop = str(choice.get("finish_reason") or "end")
         return Completion(
             text=text,
             model=request.model,
             input_tokens=usage.input,
             output_tokens=usage.output,
             cached_tokens=usage.cached,
-            stop=_STOPS.get(stop, stop),
+            cache_write_tokens=usage.written,
+            stop="refusal" if refused and not content else _STOPS.get(stop, stop),
             calls=tuple(calls),
+            extra=self._endpoint.answered(packed(_extra(message))),
+            thoughts=thoughts,
         )
 
 
-def _message(message: Message) -> dict[str, Any]:
-    """A message as this API takes it."""
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.calls:
-        found["tool_calls"] = [_called(call) for call in message.calls]
-    if message.role == "tool":
-        found["tool_call_id"] = message.call
-    return found
+def _extra(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this server added, and its content if thoughts stand between its parts."""
+    content = message.get("content")
+    return {
+        **others(message, *_KNOWN),
+        "content": content if has_thoughts(content) else None,
+    }
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
@@ -160,9 +222,9 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _called(call: ToolCall) -> dict[str, Any]:
-    """With an object as its arguments: servers refuse others."""
+    """With an object as its arguments, and a legal name: servers refuse others."""
     arguments = json.dumps(call.given, ensure_ascii=False)
-    return call.model_copy(update={"arguments": arguments}).function
+    return call.fit.model_copy(update={"arguments": arguments}).function
 
 
 def is_vendor(url: str) -> bool:

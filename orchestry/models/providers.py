@@ -105,7 +105,7 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
             "judge or author of its own judge.provider.model, behaviors.provider.model) or "
             "OPENAI_MODEL"
         )
-    return OpenAIProvider(endpoint, model, Dialect.of(config))
+    return OpenAIProvider(endpoint, model, Dialect.of(config), split_thoughts=config.split_thoughts)
 
 
 def _embedded(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:

@@ -239,4 +239,5 @@ def _after(tries: int, error: ProviderError) -> ProviderError:
         billed=error.billed,
         busy=error.busy,
         retry_after=error.retry_after,
+        bad_draw=error.bad_draw,
     )

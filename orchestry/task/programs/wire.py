@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestry.core.errors import reason
+from orchestry.core.extras import THINKING, others, packed, unpacked
 from orchestry.core.tools import NAME, ToolCall, ToolSpec
 from orchestry.core.types import Completion, Message
 from orchestry.task.programs.agent_task import Ask
@@ -25,6 +26,13 @@ Body = Mapping[str, Any]
 _STOPS = {"end": "stop", "calls": "tool_calls", "refusal": "content_filter"}
 _CLAUDE_STOPS = {"length": "max_tokens", "calls": "tool_use", "refusal": "refusal"}
 _CHAT_LACKS = ("functions", "function_call", "logprobs", "logit_bias", "audio", "prediction")
+_CHAT_FIELDS = (
+    *("role", "content", "tool_calls", "tool_call_id", "name", "refusal"),
+    *("function_call", "audio", "annotations"),
+)
+_THINKS = ("thinking", "redacted_thinking")
+_OURS = "orchestry:"
+"""Begins the signature of a thinking block that holds what a server of the other format added."""
 _CLAUDE_LACKS = ("output_format", "output_config", "mcp_servers", "container")
 
 
@@ -70,7 +78,9 @@ def _read_chat(role: str, body: Body) -> Ask:
 def _chat_message(one: Body) -> Message:
     role = {"developer": "system"}.get(str(one.get("role")), one.get("role"))
     calls = tuple(map(ToolCall.read, objects(one, "tool_calls"), count()))
-    return message_of(role, text_of(one.get("content")), calls, str(one.get("tool_call_id") or ""))
+    extra = packed(others(one, *_CHAT_FIELDS)) if role == "assistant" else ""
+    text = text_of(one.get("content") or one.get("refusal"))
+    return message_of(role, text, calls, str(one.get("tool_call_id") or ""), extra)
 
 
 def _schema(asked: Any) -> Mapping[str, Any] | None:
@@ -88,7 +98,7 @@ def _schema(asked: Any) -> Mapping[str, Any] | None:
 
 def _chat(answer: Completion, body: Body) -> dict[str, Any]:
     text = answer.text if answer.text or not answer.calls else None
-    message: dict[str, Any] = {"role": "assistant", "content": text}
+    message: dict[str, Any] = {**_added(answer), "role": "assistant", "content": text}
     if answer.calls:
         message["tool_calls"] = [call.function for call in answer.calls]
     choice = {"index": 0, "message": message, "finish_reason": _finish(answer), "logprobs": None}
@@ -101,13 +111,18 @@ def _chat_stream(answer: Completion, body: Body) -> Iterator[str]:
     def chunk(delta: Body, finish: str | None = None) -> str:
         return event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
 
-    yield chunk({"role": "assistant", "content": answer.text})
+    yield chunk({**_added(answer), "role": "assistant", "content": answer.text})
     for place, call in enumerate(answer.calls):
         yield chunk({"tool_calls": [{"index": place, **call.function}]})
     yield chunk({}, _finish(answer))
     if as_dict(body.get("stream_options")).get("include_usage"):
         yield event({**head, "choices": [], "usage": _usage(answer)})
     yield "data: [DONE]\n\n"
+
+
+def _added(answer: Completion) -> dict[str, Any]:
+    """What its server added to the answer and wants back; its content is given as text."""
+    return others(unpacked(answer.extra), "content")
 
 
 def _chat_head(body: Body, kind: str = "chat.completion") -> dict[str, Any]:
@@ -152,27 +167,55 @@ def _claude_messages(one: Body) -> list[Message]:
     content = one.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
     found, calls, texts = list[Message](), list[ToolCall](), list[Any]()
+    thinking = list[dict[str, Any]]()
     for block in map(as_dict, blocks):
         if block.get("type") == "tool_use":
             arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
             named = {name: str(block.get(name) or "") for name in ("id", "name")}
-            calls.append(ToolCall(**named, arguments=arguments))
+            extra = packed(others(block, "type", "id", "name", "input", "cache_control"))
+            calls.append(ToolCall(**named, arguments=arguments, extra=extra))
         elif block.get("type") == "tool_result":
             result, call = text_of(block.get("content")), str(block.get("tool_use_id") or "")
             found.append(message_of("tool", result, call=call))
-        elif block.get("type") not in ("thinking", "redacted_thinking"):
+        elif block.get("type") in _THINKS:
+            thinking.append(block)
+        else:
             texts.append(block)
     if texts or calls:
-        found.append(message_of(one.get("role"), text_of(texts), tuple(calls)))
+        extra = _extra_of(thinking)
+        found.append(message_of(one.get("role"), text_of(texts), tuple(calls), extra=extra))
     return found
 
 
+def _extra_of(thinking: list[dict[str, Any]]) -> str:
+    """What `_thinking` made blocks of."""
+    signed = (str(block.get("signature") or "") for block in thinking)
+    ours = next((one for one in signed if one.startswith(_OURS)), None)
+    return packed({THINKING: thinking}) if ours is None else ours.removeprefix(_OURS)
+
+
+def _thinking(answer: Completion) -> list[dict[str, Any]]:
+    """What its server added to the answer, as blocks that a program sends back: Claude's own, or
+    one block that holds the fields of another server."""
+    extra = unpacked(answer.extra)
+    if not extra or THINKING in extra:
+        return list(extra.get(THINKING, []))
+    said = str(extra.get("reasoning_content") or extra.get("reasoning") or "")
+    return [{"type": "thinking", "thinking": said, "signature": f"{_OURS}{answer.extra}"}]
+
+
 def _claude(answer: Completion, body: Body) -> dict[str, Any]:
-    blocks: list[dict[str, Any]] = []
+    blocks = _thinking(answer)
     if answer.text or not answer.calls:
         blocks.append({"type": "text", "text": answer.text})
     blocks += [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.given}
+        {
+            "type": "tool_use",
+            "id": call.id,
+            "name": call.name,
+            "input": call.given,
+            **unpacked(call.extra),
+        }
         for call in answer.calls
     ]
     usage = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
@@ -184,21 +227,30 @@ def _claude_stream(answer: Completion, body: Body) -> Iterator[str]:
     start = {**whole, "content": [], "stop_reason": None}
     yield event({"type": "message_start", "message": start}, "message_start")
     for place, block in enumerate(whole["content"]):
-        if block["type"] == "text":
-            empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
-        else:
-            text = json.dumps(block["input"], ensure_ascii=False)
-            empty = {**block, "input": {}}
-            delta = {"type": "input_json_delta", "partial_json": text}
+        empty, deltas = _pieces(block)
         for kind, more in (
             ("content_block_start", {"content_block": empty}),
-            ("content_block_delta", {"delta": delta}),
+            *(("content_block_delta", {"delta": delta}) for delta in deltas),
             ("content_block_stop", {}),
         ):
             yield event({"type": kind, "index": place, **more}, kind)
     end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     yield event({"type": "message_delta", "delta": end, "usage": whole["usage"]}, "message_delta")
     yield event({"type": "message_stop"}, "message_stop")
+
+
+def _pieces(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A block as a stream begins it, and what it adds to that."""
+    if block["type"] == "text":
+        return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+    if block["type"] == "thinking":
+        names = [name for name in ("thinking", "signature") if block.get(name)]
+        added = [{"type": f"{name}_delta", name: block[name]} for name in names]
+        return {**block, "thinking": "", "signature": ""}, added
+    if block["type"] == "tool_use":
+        text = json.dumps(block["input"], ensure_ascii=False)
+        return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+    return block, []
 
 
 def _claude_head(body: Body) -> dict[str, Any]:
@@ -231,10 +283,10 @@ def text_of(content: Any) -> str:
 
 
 def message_of(
-    role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: str = ""
+    role: Any, content: str, calls: tuple[ToolCall, ...] = (), call: str = "", extra: str = ""
 ) -> Message:
     try:
-        return Message(role=role, content=content, calls=calls, call=call)
+        return Message(role=role, content=content, calls=calls, call=call, extra=extra)
     except ValidationError:
         known = "system, user, assistant, tool"
         raise Unreadable(f"a message has the role {role!r}: give one of {known}") from None
