@@ -541,11 +541,7 @@ def _settled_behaviors(config: RunConfig, author: Provider) -> BehaviorsConfig:
     task's wish for a judge does not matter, because behaviours are tested by its score.
     """
     behaviors, judged = config.behaviors, config.judge.enabled
-    changes: dict[str, Any] = {
-        "enabled": behaviors.enabled,
-        "propose": behaviors.propose,
-        **_absolute(source=behaviors.source),
-    }
+    changes: dict[str, Any] = {**_absolute(source=behaviors.source)}
     if behaviors.enabled is None:
         changes["enabled"] = able(author) if judged is None else judged
     if behaviors.propose is None:

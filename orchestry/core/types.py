@@ -36,10 +36,9 @@ from orchestry.core.values import Frozen as Frozen
 from orchestry.core.values import utf8 as utf8
 
 Source = Literal["leaf", "judge", "task"]
-"""The source of a node's value: the leaves below it, the central judge, or the task's score."""
+"""Of a node's value: the leaves below it, the central judge, or the task's score."""
 Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev"]
-"""What a call is for: a turn of an episode, a judgement, a replay for credit, behaviours from
-episodes, a trial of behaviours, a dev problem."""
+"""What a call is for: a turn, a judgement, a replay, new behaviours, their trial, a dev problem."""
 MAX_CHARS = 200_000
 """Longer answers are cut, about 50,000 tokens of English text."""
 StateT = TypeVar("StateT")
@@ -96,7 +95,7 @@ class Message(Frozen):
     call: str = Field("", exclude_if=_empty)
     """The id of the call whose result a tool's message is."""
     extra: str = Field("", exclude_if=_empty)
-    """Other fields that an assistant's server added and wants back; see core.extras."""
+    """What its server added and wants back; see core.extras."""
 
 
 class Example(Frozen):
@@ -150,8 +149,7 @@ class Request(Frozen):
     sample_index: int = 0
     seed: int = 0
     response_schema: Mapping[str, Any] | None = None
-    """JSON schema of a structured answer: objects (all properties required, no others allowed),
-    arrays, strings, enums. Providers enforce it; readers check it again."""
+    """JSON schema of a structured answer. Providers enforce it; readers check it again."""
     tools: tuple[ToolSpec, ...] = Field((), exclude_if=_empty)
     """What the agent may call instead of answering."""
     must_answer: bool = Field(False, exclude_if=_empty)
@@ -210,8 +208,7 @@ class Completion(Frozen):
     thoughts: str = Field("", exclude_if=_empty)
     """What stood in its text between <think> and </think>: nobody is shown it."""
     steps: tuple[Step, ...] = Field((), exclude_if=_empty)
-    """Of an agent's move with tools: what came before this answer. Then the counts and dollars here
-    are those of the whole move."""
+    """What came before it in a move with tools, whose counts and dollars are those here."""
 
     @property
     def void(self) -> Literal["", "too_long", "refused", "failed"]:
@@ -227,15 +224,13 @@ class Completion(Frozen):
 
     @property
     def action(self) -> str:
-        """What the task is given: the text, with the calls that were made or are left to a
-        program."""
+        """What the task is given: the text, with the calls that were made or are left over."""
         made = [*(call for step in self.steps for call in step.made), *self.calls]
         return Said(self.text, made) if made else self.text
 
     @property
     def told(self) -> str:
-        """The text, and below it the calls that led to it with their results, cut, then the calls
-        that are left to a program, for whoever judges them. No text can look like a call."""
+        """For judges: the text, its calls with their results, cut, and calls left to a program."""
         lines = (*(step.told for step in self.steps), *map(told_call, self.calls))
         return "\n".join(filter(None, (unmarked(self.text), *lines)))
 

@@ -168,8 +168,7 @@ def test_a_notebook_shows_a_run_as_a_small_table_of_escaped_text(run: orchestry.
 
 def test_a_run_in_a_line_and_one_that_was_cut_off(run: orchestry.Run) -> None:
     assert repr(run) == (
-        f"<Run run: words, 2 of 2 episodes, reward {run.summary.mean_reward:.3f}, "
-        "$0.0000, done>"
+        f"<Run run: words, 2 of 2 episodes, reward {run.summary.mean_reward:.3f}, $0.0000, done>"
     )
     Path("run/summary.json").unlink()
     cut = orchestry.load_run("run")

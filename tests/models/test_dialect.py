@@ -17,7 +17,6 @@ from orchestry.core.config import ProviderConfig, RunConfig, resolve
 from orchestry.core.errors import ConfigError, ProviderError
 from orchestry.core.types import Provider
 from orchestry.models.dialect import Dialect, without_system
-from orchestry.models.http import SdkProvider
 from orchestry.models.providers import open_provider
 from orchestry.models.request_key import request_key
 from tests.models.conftest import ANTHROPIC_ANSWER, KEY, OPENAI_ANSWER, request
@@ -48,10 +47,9 @@ NO_SYSTEM = (
 )
 
 
-def opened(url: str, name: str = "openai", **fields: Any) -> SdkProvider:
+def opened(url: str, name: str = "openai", **fields: Any) -> Any:
     raw = {"name": name, "model": "m", "base_url": url, "timeout_s": 5.0, **fields}
     found = open_provider(ProviderConfig.model_validate(raw), 0, ENVIRON)
-    assert isinstance(found, SdkProvider)
     return found
 
 
@@ -138,7 +136,7 @@ def test_a_chat_without_system_says_all_in_turns(roles: list[str]) -> None:
 # --- by the settings ------------------------------------------------------------------------------
 
 
-async def _body(server: Server, provider: SdkProvider, **fields: Any) -> dict[str, Any]:
+async def _body(server: Server, provider: Any, **fields: Any) -> dict[str, Any]:
     async with provider:
         await provider.complete(request(), **fields)
     return server.bodies[-1]
@@ -278,5 +276,8 @@ def test_only_servers_take_such_settings() -> None:
 
 
 def test_messages_with_calls_stay_as_they_are() -> None:
-    chat = [{"role": "assistant", "content": "", "tool_calls": []}, {"role": "tool", "content": ""}]
+    chat: list[Any] = [
+        {"role": "assistant", "content": "", "tool_calls": []},
+        {"role": "tool", "content": ""},
+    ]
     assert without_system(chat) == chat

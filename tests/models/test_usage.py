@@ -135,10 +135,11 @@ def usages(draw: st.DrawFn) -> tuple[dict[str, Any], int, int]:
     given, beside = fresh + read + written, draw(st.booleans())
     total = {"total_tokens": given + answer + thoughts}
     if draw(st.booleans()):  # Claude's form: no total, and thoughts are part of the answer
-        usage = {"input_tokens": fresh, "output_tokens": answer + thoughts}
-        usage |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
-        return usage, given, answer + thoughts
-    usage = {"prompt_tokens": given, "completion_tokens": answer + thoughts * (not beside)}
+        claude = {"input_tokens": fresh, "output_tokens": answer + thoughts}
+        claude |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
+        return claude, given, answer + thoughts
+    usage: dict[str, Any] = {"prompt_tokens": given}
+    usage |= {"completion_tokens": answer + thoughts * (not beside)}
     usage |= total
     details = draw(st.sampled_from(["completion_tokens_details", "output_tokens_details", ""]))
     usage |= {details: {"reasoning_tokens": thoughts}} if details else {}
