@@ -204,7 +204,6 @@ class Completion(Frozen):
     calls: tuple[ToolCall, ...] = Field((), exclude_if=_empty)
     """The tools that it calls instead of answering; in a program's move, the program makes them."""
     extra: str = Field("", exclude_if=_empty)
-    """Other fields that its server added, which go back with it in the same move."""
     thoughts: str = Field("", exclude_if=_empty)
     """What stood in its text between <think> and </think>: nobody is shown it."""
     steps: tuple[Step, ...] = Field((), exclude_if=_empty)

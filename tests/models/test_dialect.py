@@ -49,8 +49,7 @@ NO_SYSTEM = (
 
 def opened(url: str, name: str = "openai", **fields: Any) -> Any:
     raw = {"name": name, "model": "m", "base_url": url, "timeout_s": 5.0, **fields}
-    found = open_provider(ProviderConfig.model_validate(raw), 0, ENVIRON)
-    return found
+    return open_provider(ProviderConfig.model_validate(raw), 0, ENVIRON)
 
 
 def strict(bodies: list[dict[str, Any]], refused: tuple[str, ...], words: str) -> Any:
