@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def ask(agent, text):
     body = {"model": agent, "messages": [{"role": "user", "content": text}]}
     asked = urllib.request.Request(
         environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
-        {"authorization": "Bearer " + environ["OPENAI_API_KEY"], "content-type": "application/json"},
+        {"authorization": "Bearer " + environ["OPENAI_API_KEY"]},
     )
     with urllib.request.urlopen(asked) as answer:
         return json.load(answer)["choices"][0]["message"]["content"]
@@ -96,8 +97,8 @@ def local(shared: Path, folder: Path) -> list[str]:
 
 
 def ppo(shared: Path, folder: Path) -> list[str]:
-    small = ("games=16", "horizon=8", "minibatch=256", "steps=40000", "checkpoint_every=4000")
-    more = ("keep=2", "evaluate_every=5000", "evaluate_games=64", "pool=3", "pool_every=6000")
+    small = ("games=16", "horizon=8", "minibatch=256", "steps=20000", "checkpoint_every=2000")
+    more = ("keep=2", "evaluate_every=3000", "evaluate_games=32", "pool=3", "pool_every=3000")
     words = ("--backend", "ppo", "--task", "bucket_brigade")
     return _run(folder, *words, *_sets(*(f"ppo.{one}" for one in (*small, *more))))
 
@@ -312,10 +313,8 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def moments(whole: Whole, count: int, rng: random.Random) -> list[Moment]:
@@ -365,7 +364,9 @@ def section(found: Sequence[dict[str, Any]]) -> str:
             "equal": f"**{one['equal']}**",
             "compared": KINDS[one["kind"]].compared,
             "files": str(one["files"]),
-            "newest file at the kill, in": ", ".join(f"{p} ({n})" for p, n in one["places"].items()),
+            "newest file at the kill, in": ", ".join(
+                f"{p} ({n})" for p, n in one["places"].items()
+            ),
             "life, s": f"{one['life_s']:.1f}",
         }
         for one in found
