@@ -42,6 +42,8 @@ TIMES = {"at", "seconds", "tokens_per_s", "train/steps_per_sec", "run_dir"}
 """Fields that hold a time, a speed, or the run's folder."""
 DRAWN = {"call", "crc", "owner", "confirms"}
 """A call's number, a line's checksum, a machine's and a process's random name."""
+COUNTS = {"calls", "input_tokens", "output_tokens", "usage", "calls_by_provider"}
+"""Figures of summary.json that count answers drawn again."""
 UNSEEN = {"opened", "reserved", "lost", "rolled_back", "stopped"}
 """Events that tell what happened to the process."""
 NOTES = {"journal.head", "log.txt", "machine.json", "study.db", "run.lock", "sweep.lock"}
@@ -182,7 +184,9 @@ def _content(kind: Kind, path: Path, folder: Path) -> Any:
         seen = [json.dumps(e, sort_keys=True) for e in events if e["kind"] not in UNSEEN]
         return sorted({*seen} if kind.redraws else seen)
     if path.suffix == ".json":
-        return _timeless(json.loads(path.read_text().replace(str(folder), "RUN")))
+        found = _timeless(json.loads(path.read_text().replace(str(folder), "RUN")))
+        counts = COUNTS if kind.redraws and path.name == "summary.json" else set[str]()
+        return {key: value for key, value in found.items() if key not in counts}
     if path.suffix == ".jsonl":
         text = path.read_text().replace(str(folder), "RUN")
         return [_timeless(json.loads(line)) for line in text.splitlines()]
@@ -378,8 +382,10 @@ def section(found: Sequence[dict[str, Any]]) -> str:
         "its files; half of them take the processes that it started along. Every 0.2 s the clock "
         "of the killed run, and of its resume, is another up to 12 hours ahead or behind. Equal: "
         "every file is that of the unbroken run, under a true clock, byte for byte; from JSON "
-        "times, speeds and the run's folder are left out, and from the journal what tells of the "
-        "process (it was opened, reserved, rolled back, stopped).\n\n"
+        "times, speeds, random names and the run's folder are left out, and from the journal what "
+        "tells of the process (it was opened, reserved, rolled back, stopped). Weights draw "
+        "a block again that no update had ended: of local and "
+        "recipe, summary.json's counts of calls and tokens, which count both, are left out too.\n\n"
         f"{columns(rows)}\n\nFaults: {'; '.join(faults) or 'none'}."
     )
 
