@@ -44,7 +44,7 @@ DRAWN = {"call", "crc", "owner", "confirms"}
 """A call's number, a line's checksum, a machine's and a process's random name."""
 COUNTS = {"calls", "input_tokens", "output_tokens", "usage", "calls_by_provider"}
 """Figures of summary.json that count answers drawn again."""
-UNSEEN = {"opened", "reserved", "lost", "rolled_back", "stopped"}
+UNSEEN = {"opened", "reserved", "released", "lost", "rolled_back", "stopped"}
 """Events that tell what happened to the process."""
 NOTES = {"journal.head", "log.txt", "machine.json", "study.db", "run.lock", "sweep.lock"}
 """Files that tell it, or repeat what others of the run say."""
@@ -381,11 +381,11 @@ def section(found: Sequence[dict[str, Any]]) -> str:
         "Half of the kills are spread over the time of the unbroken run, half over the number of "
         "its files; half of them take the processes that it started along. Every 0.2 s the clock "
         "of the killed run, and of its resume, is another up to 12 hours ahead or behind. Equal: "
-        "every file is that of the unbroken run, under a true clock, byte for byte; from JSON "
-        "times, speeds, random names and the run's folder are left out, and from the journal what "
-        "tells of the process (it was opened, reserved, rolled back, stopped). Weights draw "
-        "a block again that no update had ended: of local and "
-        "recipe, summary.json's counts of calls and tokens, which count both, are left out too.\n\n"
+        "every file is that of the unbroken run, under a true clock, byte for byte. Left out are "
+        "times, speeds, random names and the run's folder, and of the journal what tells of the "
+        "process (opened, reserved, released, lost, rolled back, stopped). Weights draw a block "
+        "again that no update had ended: of local and recipe, summary.json's counts of calls and "
+        "tokens, which count both, are left out too.\n\n"
         f"{columns(rows)}\n\nFaults: {'; '.join(faults) or 'none'}."
     )
 
