@@ -21,6 +21,7 @@ SECTIONS = {
     "caps": "Episodes that a cap finishes",
     "faults": "Faults by name, and what they cost",
     "resume": "Killed and resumed",
+    "kills": "Killed under a clock that jumps",
     "references": "References of HumanEval in the sandbox",
     "dry_run": "Dry run against the real cost",
     "footprint": "Start-up and install size",

@@ -114,7 +114,8 @@ def _where_today(
     changes["agents"] = agents
     if _at(today, _ADDRESS) is None:
         changes["provider"] = _readdressed(config.provider, environ, note)
-    return config.model_copy(update=changes)
+    new = {key: value for key, value in changes.items() if value != getattr(config, key)}
+    return config.model_copy(update=new)  # what stays as it was does not count as given
 
 
 def _readdressed(
