@@ -51,6 +51,7 @@ def test_what_differs_is_seen_and_a_time_is_not(tmp_path: Path) -> None:
     assert artefacts(kind, tmp_path) != found[2], "an answer that was paid twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kill_changes_nothing(name: str, tmp_path: Path) -> None:
     furnish(tmp_path, [name])
