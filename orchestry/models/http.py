@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
+from orchestry.core.extras import as_dict
 from orchestry.core.secrets import bare_address, without_key, without_keys
 from orchestry.core.types import Request, utf8
 from orchestry.models.dialect import Dialect
@@ -80,10 +81,12 @@ _BAD_DRAW = re.compile(
     re.I,
 )
 """What a server says with status 400 that can't read what its own model wrote."""
+_STATUS = re.compile("[45][0-9][0-9]")
 _NAMED_CODES = {
     "rate_limit": 429, "insufficient_quota": 429, "too_many_requests": 429,
-    "resource_exhausted": 429, "overloaded": 529, "unavailable": 503, "server_error": 500,
-    "internal": 500, "timeout": 408, "authentication": 401, "permission": 403,
+    "resource_exhausted": 429, "throttl": 429, "overloaded": 529, "capacity": 529,
+    "unavailable": 503, "server_error": 500, "internal": 500, "timeout": 408,
+    "authentication": 401, "permission": 403,
     "billing": 402, "not_found": 404, "invalid": 400, "bad_request": 400, "context_length": 400,
     "exceed_context": 400,
 }  # fmt: skip
@@ -215,11 +218,11 @@ async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoi
         structured = "response_format" in body or "output_config" in body
         failure = explain_failure(error, endpoint, structured=structured)
     else:
-        return _decode(response.content, endpoint)
+        return decode(response.content, endpoint)
     raise failure
 
 
-def _decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
+def decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
     """The JSON object in an answer. Raises a transient, billed ProviderError for anything else,
     such as a proxy's page or an incomplete answer."""
     try:
@@ -254,8 +257,9 @@ def explain_failure(
         response = error.response  # type: ignore[attr-defined]
         if 300 <= status < 400:
             return _redirected(endpoint, status, response.headers.get("location", ""))
-        if status < 400:  # an error event inside a stream that had begun
-            return _broken_off(endpoint, str(error))
+        if status < 400:  # an error event inside a stream
+            body = getattr(error, "body", None)
+            return failure_within(endpoint, error_in(as_dict(body)) or body or str(error))
         body = response.content
         return refusal(endpoint, status, response.headers, body, structured=structured)
     return _transport(error, endpoint)
@@ -334,6 +338,18 @@ def bad_draw(endpoint: Endpoint, found: str) -> ProviderError:
     )
 
 
+def error_in(answer: Mapping[str, Any]) -> object:
+    """The error that a server wrote into an answer of status 200, in any vendor's form; None if
+    there is none."""
+    errors = answer.get("errors")
+    named = answer.get("error") or (errors[0] if isinstance(errors, list) and errors else None)
+    if isinstance(named, str | dict) and named:
+        return named
+    codes = (str(answer.get(name)) for name in ("code", "status", "status_code"))
+    is_error = "error" in (answer.get("type"), answer.get("object"))
+    return answer if named or is_error or any(map(_STATUS.fullmatch, codes)) else None
+
+
 def failure_within(endpoint: Endpoint, error: object) -> ProviderError:
     """Our error for one that stands inside an answer of status 200; see `refusal`. A code that says
     nothing is taken for a billed fault of the server."""
@@ -345,9 +361,8 @@ def _status_of(error: object) -> int:
     """The status that an error means by its code, type or text."""
     found = error if isinstance(error, dict) else {"message": error}
     fields = [found.get(name) for name in ("code", "status", "status_code", "type", "message")]
-    for value in fields:
-        if str(value).isdigit() and 400 <= int(str(value)) <= 599:
-            return int(str(value))
+    if (code := next(filter(_STATUS.fullmatch, map(str, fields)), None)) is not None:
+        return int(code)
     said = " ".join(map(str, fields)).lower().replace(" ", "_")
     named = (status for word, status in _NAMED_CODES.items() if word in said)
     return next(named, 500)
