@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
 from orchestry.core.extras import as_dict
-from orchestry.core.secrets import bare_address, without_key, without_keys
+from orchestry.core.secrets import bare_address, keys_in_query, without_key, without_keys
 from orchestry.core.types import Request, utf8
 from orchestry.models.dialect import Dialect
 
@@ -127,8 +127,10 @@ class Endpoint:
         return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
 
     def _bare(self, text: str) -> str:
-        """The text without what may be a key: the one that was sent, and words of headers."""
-        for key in (self.key, *(word for value in self.headers.values() for word in value.split())):
+        """The text without what may be a key: the one that was sent, words of headers, and what
+        the address's query names so."""
+        words = (word for value in self.headers.values() for word in value.split())
+        for key in (self.key, *words, *keys_in_query(self.url)):
             text = without_key(text, key)
         return text
 
