@@ -154,7 +154,7 @@ class AnthropicProvider(SdkProvider):
                 ) as events:
                     if "json" in events.response.headers.get("content-type", ""):
                         whole = await events.response.aread()  # this server knows no streams
-                    async for event in events if whole is None else ():
+                    async for event in events:
                         if not answer.begun:
                             started()
                         answer.add(_plain(event))

@@ -51,7 +51,7 @@ _UNBILLED = {
 """Statuses for which a vendor charges nothing, by its own host. Gemini: "If your request fails
 with a 400 or 500 error, you won't be charged for the tokens used"
 (https://ai.google.dev/gemini-api/docs/billing). Anthropic and OpenAI say nothing of the kind."""
-_TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
+_TOO_LONG = {"exceed_context_size_error", "context_length_exceeded", "request_too_large"}
 _WHAT = r"(?:prompt|input|context|messages?|conversation|request|sequence|tokens?)"
 _SAYS_TOO_LONG = re.compile(
     rf"context[ _-]?(?:length|window|size|limit)|(?:maximum|max|allowed)[ _-]context"
@@ -62,7 +62,7 @@ _SAYS_TOO_LONG = re.compile(
     rf"|(?:input|prompt|messages)(?: \w+){{0,6}} exceeds?(?: \w+){{0,6}} "
     rf"(?:tokens?|limit|length|maximum)"
     rf"|reduce the length of (?:the |your )?(?:input|prompt|messages)"
-    rf"|`?inputs`? tokens \+ `?max_new_tokens`? must be"
+    rf"|`?inputs`? (?:tokens \+ `?max_new_tokens`? must be|must have less than)"
     rf"|maximum (?:number of )?(?:allowed )?(?:input )?tokens? allowed|longer than the model",
     re.I,
 )
@@ -77,10 +77,10 @@ _SAYS_OTHERWISE = re.compile(
 _BAD_DRAW = re.compile(
     r"tool_use_failed|failed_generation|malformed[ _]function[ _]call|output_parse_failed"
     r"|(?:failed|unable) to (?:parse|generate) (?:a |the )?(?:tool|function)[ _]call"
-    r"|json_validate_failed|tool[ _]call[ _]validation[ _]failed",
+    r"|failed to parse input at pos|json_validate_failed|tool[ _]call[ _]validation[ _]failed",
     re.I,
 )
-"""What a server says with status 400 that can't read what its own model wrote."""
+"""What a server says with status 400, 422 or 500 that can't read what its own model wrote."""
 _STATUS = re.compile("[45][0-9][0-9]")
 _NAMED_CODES = {
     "rate_limit": 429, "insufficient_quota": 429, "too_many_requests": 429,
@@ -103,7 +103,7 @@ class Endpoint:
     """An endpoint, and the names of its settings for messages."""
 
     vendor: str
-    url: str
+    url: str = field(repr=False)
     key_variable: str
     url_variable: str
     timeout_s: float
@@ -307,7 +307,7 @@ def refusal(
     )
     if _is_too_long(status, kind, detail):
         return PromptTooLong(message)
-    if status in (400, 422) and _BAD_DRAW.search(body.decode("utf-8", "replace")):
+    if status in (400, 422, 500) and _BAD_DRAW.search(body.decode("utf-8", "replace")):
         return bad_draw(endpoint, f"{status}: {detail}")
     return ProviderError(
         message,
@@ -324,8 +324,8 @@ def _is_too_long(status: int, kind: str, detail: str) -> bool:
     """Whether a refusal says that the prompt is longer than the model's context."""
     if kind in _TOO_LONG:
         return True
-    said = _SAYS_TOO_LONG.search(detail) is not None and not _SAYS_OTHERWISE.search(detail)
-    return status in (400, 413, 422) and said
+    said = status == 413 or (status in (400, 422) and _SAYS_TOO_LONG.search(detail))
+    return bool(said) and not _SAYS_OTHERWISE.search(detail)
 
 
 def bad_draw(endpoint: Endpoint, found: str) -> ProviderError:
