@@ -20,6 +20,11 @@ _OPEN = re.compile(r"\s*<(think|thinking|thought)>", re.I)
 _CLOSE = re.compile(r"</(think|thinking|thought)>\s*", re.I)
 
 
+def as_dict(value: object) -> dict[str, Any]:
+    """An object as it is, {} in place of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 def packed(fields: Mapping[str, Any]) -> str:
     """Fields as text; '' if none says anything.
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from functools import partial
 from typing import Any
 
 from orchestry.core.concurrency import Door, Sleep, together
@@ -263,7 +262,17 @@ class Gateway:
         self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
         """Makes as many attempts as needed; returns a substitute if there is no answer."""
-        attempt = partial(self._attempt, key, request, shared, started)
+        asked = [request]
+
+        async def attempt() -> Completion:
+            try:
+                return await self._attempt(key, asked[-1], shared, started)
+            except ProviderError as error:
+                if error.bad_draw:  # a server that honours seeds would draw the same again
+                    seed = derive(request.seed, "draw", len(asked))
+                    asked.append(request.model_copy(update={"seed": seed}))
+                raise
+
         try:
             sleep = self._door.sleep
             return await persist(attempt, self._retry, self._breaker, self._rng, sleep)
