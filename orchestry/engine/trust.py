@@ -22,6 +22,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_player
 from orchestry.core.resolve import Mark, leaves, listed, marks, merge
 from orchestry.models import anthropic, openai
+from orchestry.models.names import ollama
 from orchestry.models.prices import FREE, undercuts
 from orchestry.store.run import read_config
 from orchestry.task.registry import bundled
@@ -123,7 +124,7 @@ def _readdressed(
     """With the address in today's environment, if there is one."""
     variable = VARIABLES.get(asked.name, "")
     url = environ.get(variable, "").strip().rstrip("/")
-    if not url or url == asked.base_url:
+    if not url or asked.base_url in (url, ollama(environ)):
         return asked
     was = asked.base_url or "the vendor's own"
     note(f"asking at the address in {variable}; so far the run asked at {was}")
