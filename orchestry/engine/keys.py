@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestry.backends.base import named
 from orchestry.core.config import ProviderConfig, RunConfig
 from orchestry.core.errors import BudgetExceeded, ConfigError, OrchestryError, ProviderError
 from orchestry.core.types import Completion, Message, Provider, Request
 from orchestry.engine.run import in_own_loop
 from orchestry.models.ledger import Ledger
+from orchestry.models.names import by_names, critics_by_names
 from orchestry.models.openai import VENDOR_URL, is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider
@@ -35,30 +37,77 @@ class Tried:
     """What a vendor said to a key."""
 
     variable: str
+    """The key's; of a judge and the like also the config's key."""
     verdict: Literal["ok", "refused", "unreachable", "not tried"]
     said: str
     """Model and dollars; or what went wrong, and the fix. It has no key in it."""
 
 
+def providers_of(
+    config: RunConfig, environ: Mapping[str, str]
+) -> Iterator[tuple[str, ProviderConfig]]:
+    """By the key that names them: the settings by which a run of the config opens its providers.
+    Raises ConfigError if the environment leaves them open."""
+    if config.backend == "api":
+        config, _ = by_names(config, environ, [*config.agents])
+        yield "provider", config.provider
+    else:
+        config = critics_by_names(config, environ)
+    asked = {"judge.provider": config.judge.provider}
+    asked["behaviors.provider"] = config.behaviors.provider
+    for role, own in config.agents.items():
+        model = own.model or (own.provider and own.provider.model)
+        asked[f"agents.{role}.provider"] = own.provider and own.provider.model_copy(
+            update={"model": model}
+        )
+    for key, one in asked.items():
+        if one is not None:
+            yield key, named(one, config.provider, config.provider.name)
+
+
 def try_keys(config: RunConfig, environ: Mapping[str, str]) -> Iterator[Tried]:
-    """Tries each vendor's key that is set, with the model and address that a run of the config
-    would use, and its prices. Nothing is kept."""
-    for vendor, variable in VARIABLES.items():
-        if environ.get(variable, "").strip():
-            yield in_own_loop(_tried(_asked(config, vendor, environ), config, environ))
+    """Tries each provider of the config whose key is set, or that needs none, and each other vendor
+    whose key is set: with the model, address, prices and settings that a run would use. Nothing is
+    kept."""
+    for label, asked in _asked(config, environ).items():
+        yield in_own_loop(_tried(label, asked, config, environ))
 
 
-def _asked(config: RunConfig, vendor: str, environ: Mapping[str, str]) -> ProviderConfig:
-    own = config.provider if config.provider.name == vendor else ProviderConfig(name="auto")
-    model, url = own.model, own.base_url or environ.get("OPENAI_BASE_URL") or VENDOR_URL
-    if vendor == "openai" and is_vendor(url):
+def _asked(config: RunConfig, environ: Mapping[str, str]) -> dict[str, ProviderConfig]:
+    """By what names it in the answer: the key's variable and, of a judge and the like, its key."""
+    try:
+        served = [(k, one) for k, one in providers_of(config, environ) if one.name in VARIABLES]
+    except ConfigError:  # the run itself says why
+        served = []
+    keys = {name: environ.get(variable, "").strip() for name, variable in VARIABLES.items()}
+    found = dict[str, ProviderConfig]()
+    for key, asked in served:
+        asked = _cheap(asked, environ)
+        if asked not in found.values() and (keys[asked.name] or _needs_none(asked, environ)):
+            label = VARIABLES[asked.name] + ("" if key == "provider" else f" of {key}")
+            found[label] = asked
+    for name in keys:
+        if keys[name] and all(asked.name != name for asked in found.values()):
+            found[VARIABLES[name]] = _cheap(ProviderConfig(name=name), environ)
+    return found
+
+
+def _cheap(asked: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
+    model, url = asked.model, asked.base_url or environ.get("OPENAI_BASE_URL") or VENDOR_URL
+    if asked.name == "openai" and is_vendor(url):
         model = model or environ.get("OPENAI_MODEL") or _CHEAP
-    changes = {"name": vendor, "model": model, "timeout_s": min(TIMEOUT_S, own.timeout_s)}
-    return own.model_copy(update=changes)
+    changes = {"model": model, "timeout_s": min(TIMEOUT_S, asked.timeout_s)}
+    return asked.model_copy(update=changes)
 
 
-async def _tried(asked: ProviderConfig, config: RunConfig, environ: Mapping[str, str]) -> Tried:
-    variable = VARIABLES[asked.name]
+def _needs_none(asked: ProviderConfig, environ: Mapping[str, str]) -> bool:
+    url = asked.base_url or environ.get("OPENAI_BASE_URL") or VENDOR_URL
+    return asked.name == "openai" and not is_vendor(url)
+
+
+async def _tried(
+    variable: str, asked: ProviderConfig, config: RunConfig, environ: Mapping[str, str]
+) -> Tried:
     try:
         provider = open_provider(asked, 0, environ)
         prices = price_table(provider, config.model_copy(update={"provider": asked, "agents": {}}))
