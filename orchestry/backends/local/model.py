@@ -203,6 +203,11 @@ def load_base(
     model.eval()
     _never_drops(model)
     if not isinstance(getattr(model.config, "max_position_embeddings", None), int):
+        if "text_config" in model.config.sub_configs:
+            raise ConfigError(
+                f"{name} reads images or sound too ({model.config.model_type}), and only models of "
+                "text alone are supported: choose one of these"
+            )
         raise ConfigError(
             f"the config of {name} does not say how long its context is: set "
             "max_position_embeddings in its config.json"
@@ -220,17 +225,23 @@ def require_installed() -> None:
 
 
 def _never_drops(model: Any) -> None:
-    """Switches off the base's own dropout, and the noise of its experts: they would make the
-    learning policy differ from the drawing one, with masks from an unknown seed."""
+    """Switches off the base's own dropout, and the noise in the choice of its experts: they would
+    make the learning policy differ from the drawing one, with masks from an unknown seed."""
     from torch.nn.modules.dropout import _DropoutNd
 
     for module in model.modules():
         if isinstance(module, _DropoutNd):
             module.p = 0.0
+        if any("jitter" in name for name in vars(module)):
+            module.train = _stays  # a rate of 0 would be another model: it is used in evaluation too
         for place in (module, getattr(module, "config", module)):
-            for name, rate in [*vars(place).items()]:
-                if isinstance(rate, float) and ("drop" in name or "jitter" in name):
-                    setattr(place, name, 0.0)
+            rates = {name: rate for name, rate in vars(place).items() if "drop" in name}
+            for name in (name for name, rate in rates.items() if isinstance(rate, float)):
+                setattr(place, name, 0.0)
+
+
+def _stays(mode: bool = True) -> None:
+    """In place of a module's `train`: it stays in evaluation mode."""
 
 
 def loadable(

@@ -98,10 +98,19 @@ def test_rates_under_any_name_are_switched_off(tmp_path: Path) -> None:
     assert not any(rates)
 
 
-def test_noise_of_experts_is_switched_off(tmp_path: Path) -> None:
+def test_noise_of_experts_is_switched_off_and_the_model_stays_the_same(tmp_path: Path) -> None:
     sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
     config: Any = PhimoeConfig(**SIZES, input_jitter_noise=0.1, router_jitter_noise=0.1, **sizes)
-    check_learnable(family(tmp_path, config))
+    base = family(tmp_path, config)
+    check_learnable(base)
+    plain: Any = AutoModelForCausalLM
+    plain = plain.from_pretrained(tmp_path, dtype="float32")
+    ids = torch.arange(9, 40)[None]
+    with torch.no_grad():
+        expected = plain(input_ids=ids).logits
+        for mode in (False, True):
+            found: Any = base.model.train(mode)(input_ids=ids, use_cache=False).logits
+            assert torch.allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("window", [0, None])
