@@ -49,6 +49,7 @@ SECTIONS = {
     "prefill": "Prompts of unequal lengths: memory of a draw",
     "beginnings": "Prompts that begin alike",
     "memory": "Memory of a local run: estimate beside measured",
+    "families": "Families of models as bases of backend local",
     "variants": "Variants of the local learner on games",
     "variants_task": "Variants of the local learner on a code task",
     "local_learning": "A team of 135M models that learns on a CPU",
