@@ -302,6 +302,7 @@ class Gateway:
         if cached is None:
             return None
         event = self._answered(None, key, request, cached.model_copy(update={"usd": 0.0}), 0.0)
+        event = event.model_copy(update={"saved": self._prices.cost(cached, request.model)})
         self.ledger.note(event)
         self._keep(event)
         return event.completion
