@@ -420,10 +420,12 @@ class Gateway:
     def _priced(self, completion: Completion, request: Request, worst: float) -> Completion:
         usd = self._prices.cost(completion, request.model)
         if nano(usd) > nano(worst):
+            count = self._open["paid"]
+            others = f"{count} call{'s' * (count != 1)} in flight"
             error = Overbilled(
                 f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
                 f"${worst:.6g}: its token counts are above the request's bounds, so no cap can be "
-                f"kept and nothing more is asked, but {self._open['paid']} calls in flight will be "
+                f"kept and nothing more is asked, but {others} will be "
                 "billed; results are kept: correct the server or its price, then "
                 f"`orchestry resume {self.ledger.folder}`"
             )
