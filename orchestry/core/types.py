@@ -502,7 +502,7 @@ class Tree(Generic[StateT]):
     answers: list[Completion] = field(default_factory=list)
     """Every sample drawn, including those of merged siblings: what the episode cost."""
     failures: list[str] = field(default_factory=list)
-    """Why samples are missing, one per call that failed for good."""
+    """Why samples are missing, one per sample: the first of its calls that failed for good."""
 
     def add(self, trajectory: Trajectory[StateT]) -> Node[StateT]:
         """Adds the node of a trajectory; its value is its score until more is known."""

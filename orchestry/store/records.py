@@ -134,6 +134,8 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
     if none was measured."""
     failed_calls: int = 0
     """Missing samples, because their calls failed for good."""
+    left_out: dict[str, int] = Field(default_factory=dict, exclude_if=lambda found: not found)
+    """Why they are missing, and how many for each reason; {} in runs until 0.2."""
     failed: str = ""
     """Why no trajectory finished; '' if one did."""
     credit_calls: int = 0
@@ -300,6 +302,15 @@ class Summary(Frozen):
     budget_usd: float | None
     mean_reward: float | None
     """The mean over all trajectories, each episode counting once: the measure of a policy."""
+    trajectories: int = 0
+    """Those that the means are over."""
+    left_out: dict[str, int] = Field(default_factory=dict)
+    """Trajectories that no mean has, since calls of theirs failed for good: how many, by reason."""
+    left_out_episodes: dict[str, int] = Field(default_factory=dict)
+    """Episodes that no mean has, since none of their trajectories finished: how many, by reason."""
+    partial: bool = False
+    """Whether the means are over fewer than 90 % of the finished episodes, or of the
+    trajectories."""
     best_of_k: float | None = None
     """The mean over episodes of the best trajectory's reward: the measure of a search."""
     best_reward: float | None

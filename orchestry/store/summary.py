@@ -7,6 +7,7 @@ the readable part of it; so they always agree.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ LEARNING = {
 }
 """The figures of an update of weights that say what its answers were like, and their meanings; see
 backends.local.diagnostics."""
+_WHOLE = 0.9
+"""Means over a smaller share of the episodes, or of the trajectories, are marked."""
 _USES = {"act": "search", "judge": "judge", "credit": "credit"}
 """The summary's category per purpose of a call; all others are learning."""
 
@@ -304,6 +307,7 @@ def summarise_journal(
         cost_usd=books.cost_usd,
         lost_usd=books.lost_usd,
         budget_usd=config.get("budget", {}).get("usd"),
+        **_coverage(finished),
         mean_reward=fmean(record.mean_reward for record in records) if records else None,
         best_of_k=fmean(record.best_of_k for record in records) if records else None,
         best_reward=top.reward if top else None,
@@ -321,6 +325,31 @@ def summarise_journal(
         usage=books.usage,
         seconds=books.seconds,
     )
+
+
+def _coverage(finished: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """What the means are over, what they leave out, and why."""
+    gone = Counter[str]()
+    for record in finished:
+        gone.update(record.left_out or {"its call failed": record.failed_calls})
+    failed = Counter(record.failed for record in finished if record.failed)
+    kept = sum(len(record.trajectories()) for record in finished if not record.failed)
+    whole = (len(finished) - failed.total(), len(finished)), (kept, kept + gone.total())
+    return {
+        "trajectories": kept,
+        "left_out": _alike(gone),
+        "left_out_episodes": _alike(failed),
+        "partial": any(part < _WHOLE * all_ for part, all_ in whole),
+    }
+
+
+def _alike(counts: Mapping[str, int]) -> dict[str, int]:
+    """The most frequent first; texts that differ in numbers alone count under the first of them."""
+    found, names = Counter[str](), dict[str, str]()
+    for text, count in counts.items():
+        short = re.sub(r"^after \d+ attempts: ", "", text)
+        found[names.setdefault(re.sub(r"\d+", "0", short), short)] += count
+    return {text: count for text, count in found.most_common() if count}
 
 
 def _by_use(usage: Sequence[UsageRecord]) -> dict[str, float]:
