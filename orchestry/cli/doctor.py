@@ -201,11 +201,11 @@ def _address(variable: str, url: str) -> _Check:
 
 def _providers(config: RunConfig) -> Iterator[_Check]:
     """The run's provider, the judge's and the agents' own, each as a run would open it."""
-    from orchestry.engine.keys import providers_of
+    from orchestry.engine.keys import as_played, providers_of
     from orchestry.models.providers import open_provider
 
     try:
-        named = [*providers_of(config, os.environ)]
+        named = [*providers_of(as_played(config, os.environ))]
     except OrchestryError as error:
         named = []
         yield _Check("provider", "bad", str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,16 +43,19 @@ class Tried:
     """Model and dollars; or what went wrong, and the fix. It has no key in it."""
 
 
-def providers_of(
-    config: RunConfig, environ: Mapping[str, str]
-) -> Iterator[tuple[str, ProviderConfig]]:
-    """By the key that names them: the settings by which a run of the config opens its providers.
-    Raises ConfigError if the environment leaves them open."""
+def as_played(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+    """The config with the providers that a run of it would ask today. Raises ConfigError if the
+    environment leaves them open."""
     if config.backend == "api":
-        config, _ = by_names(config, environ, [*config.agents])
+        return by_names(config, environ, [*config.agents])[0]
+    return critics_by_names(config, environ)
+
+
+def providers_of(config: RunConfig) -> Iterator[tuple[str, ProviderConfig]]:
+    """By the key that names them: the settings by which a run opens the providers of a config, of
+    which `as_played` has filled in the names."""
+    if config.backend == "api":
         yield "provider", config.provider
-    else:
-        config = critics_by_names(config, environ)
     asked = {"judge.provider": config.judge.provider}
     asked["behaviors.provider"] = config.behaviors.provider
     for role, own in config.agents.items():
@@ -69,19 +72,25 @@ def try_keys(config: RunConfig, environ: Mapping[str, str]) -> Iterator[Tried]:
     """Tries each provider of the config whose key is set, or that needs none, and each other vendor
     whose key is set: with the model, address, prices and settings that a run would use. Nothing is
     kept."""
-    for label, asked in _asked(config, environ).items():
-        yield in_own_loop(_tried(label, asked, config, environ))
-
-
-def _asked(config: RunConfig, environ: Mapping[str, str]) -> dict[str, ProviderConfig]:
-    """By what names it in the answer: the key's variable and, of a judge and the like, its key."""
     try:
-        served = [(k, one) for k, one in providers_of(config, environ) if one.name in VARIABLES]
+        config = as_played(config, environ)
+        asked = [*providers_of(config)]
     except ConfigError:  # the run itself says why
-        served = []
+        asked = []
+    for label, one in _labelled(asked, environ).items():
+        yield in_own_loop(_tried(label, one, config, environ))
+
+
+def _labelled(
+    named: Sequence[tuple[str, ProviderConfig]], environ: Mapping[str, str]
+) -> dict[str, ProviderConfig]:
+    """Those to be tried, by what names them in the answer: the key's variable and, of a judge and
+    the like, the key of the config."""
     keys = {name: environ.get(variable, "").strip() for name, variable in VARIABLES.items()}
     found = dict[str, ProviderConfig]()
-    for key, asked in served:
+    for key, asked in named:
+        if asked.name not in VARIABLES:
+            continue
         asked = _cheap(asked, environ)
         if asked not in found.values() and (keys[asked.name] or _needs_none(asked, environ)):
             label = VARIABLES[asked.name] + ("" if key == "provider" else f" of {key}")
@@ -93,14 +102,15 @@ def _asked(config: RunConfig, environ: Mapping[str, str]) -> dict[str, ProviderC
 
 
 def _cheap(asked: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
-    model, url = asked.model, asked.base_url or environ.get("OPENAI_BASE_URL") or VENDOR_URL
-    if asked.name == "openai" and is_vendor(url):
+    model = asked.model
+    if asked.name == "openai" and not _needs_none(asked, environ):
         model = model or environ.get("OPENAI_MODEL") or _CHEAP
     changes = {"model": model, "timeout_s": min(TIMEOUT_S, asked.timeout_s)}
     return asked.model_copy(update=changes)
 
 
 def _needs_none(asked: ProviderConfig, environ: Mapping[str, str]) -> bool:
+    """Whether no key is needed: at another server than OpenAI's own."""
     url = asked.base_url or environ.get("OPENAI_BASE_URL") or VENDOR_URL
     return asked.name == "openai" and not is_vendor(url)
 
