@@ -38,6 +38,8 @@ RESULT_CHARS = 20_000
 """Longer results are cut, so that one call can't fill a model's context."""
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 """What both vendors take."""
+ANY = "*"
+"""In place of a tool's name: whichever the model chooses."""
 
 
 class ToolSpec(Frozen):

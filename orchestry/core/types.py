@@ -21,6 +21,7 @@ from orchestry.core.sandboxed import Sandbox as Sandbox
 from orchestry.core.sandboxed import Verdict as Verdict
 from orchestry.core.seeds import derive
 from orchestry.core.tools import (
+    ANY,
     TOO_MANY,
     Said,
     Tool,
@@ -154,6 +155,8 @@ class Request(Frozen):
     """What the agent may call instead of answering."""
     must_answer: bool = Field(False, exclude_if=_empty)
     """Whether it may call nothing more, though earlier messages have calls."""
+    must_call: str = Field("", exclude_if=_empty)
+    """The tool that the answer must call, or ANY; '': it need not call one."""
     problem: Problem | None = Field(None, exclude=True)
     """For the tools that are called; no model sees it, and no cache key or file includes it."""
     state: Any = Field(None, exclude=True)
@@ -169,6 +172,11 @@ class Request(Frozen):
     def may_call(self) -> bool:
         """Whether the answer may be a call."""
         return bool(self.tools) and not self.must_answer
+
+    @property
+    def offered(self) -> tuple[ToolSpec, ...]:
+        """The tools that it may call, for models that can't be told which one it must."""
+        return tuple(one for one in self.tools if self.must_call in ("", ANY, one.name))
 
     @property
     def schemas(self) -> list[Mapping[str, Any]]:

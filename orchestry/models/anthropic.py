@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestry.core.errors import ProviderError
 from orchestry.core.extras import THINKING, as_dict, packed, unpacked
-from orchestry.core.tools import ToolCall, fit_id
+from orchestry.core.tools import ANY, ToolCall, fit_id
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     SdkProvider,
@@ -127,8 +127,7 @@ class AnthropicProvider(SdkProvider):
                 }
                 for one in request.tools
             ]
-        if request.must_answer:
-            body["tool_choice"] = {"type": "none"}
+            body |= _choice(request)
         if system:
             # Its own mark costs nothing, and other states of the agent can read it.
             marked = cached and _cacheable(request.model, system)
@@ -238,6 +237,15 @@ class _Assembly:
         """The answer in the form of an unstreamed one."""
         content = [*self._blocks.values()]
         return {"content": content, "usage": self._usage, "stop_reason": self._stop}
+
+
+def _choice(request: Request) -> dict[str, Any]:
+    """Whether a tool may, must or can't be called."""
+    if request.must_answer:
+        return {"tool_choice": {"type": "none"}}
+    if request.must_call in ("", ANY):
+        return {"tool_choice": {"type": "any"}} if request.must_call else {}
+    return {"tool_choice": {"type": "tool", "name": request.must_call}}
 
 
 def _angle(request: Request) -> str:

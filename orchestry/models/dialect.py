@@ -20,7 +20,7 @@ _OTHER_NAME = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
 }
-_DISPENSABLE = ("temperature", "seed")
+_DISPENSABLE = ("temperature", "seed", "tool_choice")
 _UNKNOWN = re.compile(
     r"un(?:supported|known|recogni[sz]ed|expected)|(?:not|n't) (?:supported?|permitted|allowed)"
     r"|extra (?:inputs|fields)|additional propert|only the default|instead|deprecated",
@@ -62,6 +62,8 @@ class Dialect:
     def body(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A request's body as this server takes it."""
         found = _merged(body, self.extra)
+        if "tool_choice" in body and "tool_choice" not in found:
+            found = _without_choice(found, body["tool_choice"])
         if self.no_system:
             found["messages"] = without_system(found["messages"])
         return {self.rename.get(name, name): value for name, value in found.items()}
@@ -74,6 +76,8 @@ class Dialect:
         if _ROLES.search(said) and without_system(sent["messages"]) != sent["messages"]:
             why = "takes no system role there, so that text begins the user's message"
             return replace(self, no_system=True), f"{why} (provider.system=user)"
+        if error.refused and "tool_choice" in sent and re.search(r"tool[_ ]choice", said, re.I):
+            return self._without("tool_choice")
         if not error.refused or not _UNKNOWN.search(said):
             return None
         for name in filter(sent.__contains__, (*_OTHER_NAME, *_DISPENSABLE)):
@@ -90,6 +94,18 @@ class Dialect:
             return None
         why = f"takes {other} in place of {name} (provider.rename.{name}={other})"
         return replace(self, rename={**self.rename, name: other}), why
+
+
+def _without_choice(body: Mapping[str, Any], choice: Any) -> dict[str, Any]:
+    """The body for a server that is not told which tool to call: offered is what may be called."""
+    found = dict(body)
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if kind == "none":
+        del found["tools"]
+    elif kind in ("function", "tool"):
+        name = choice.get("function", choice)["name"]
+        found["tools"] = [one for one in body["tools"] if one.get("function", one)["name"] == name]
+    return found
 
 
 def without_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

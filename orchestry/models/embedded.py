@@ -20,7 +20,7 @@ from orchestry.core.files import Progress, progress_bar
 from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Request
 from orchestry.models.gguf import Gguf
-from orchestry.models.hermes import plain, read_calls
+from orchestry.models.hermes import call_schema, plain, read_calls
 from orchestry.models.http import Endpoint, request_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider
 from orchestry.models.weights import MODEL, SHA256, fetch_weights, weights_bar
@@ -105,13 +105,14 @@ class EmbeddedProvider:
             said = await self._inner.complete(asked, shared=shared, started=started)
         if not request.tools:
             return said
-        text, calls = read_calls(said.text, request.messages)
+        whole = f"<tool_call>{said.text}" if request.must_call else said.text
+        text, calls = read_calls(whole, request.messages)
         return said.model_copy(update={"text": text, "calls": calls})
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent, at most the context; a longer prompt is refused."""
-        sent = request_bound(_in_text(request)) + schema_bound(request.response_schema)
-        return min(CONTEXT, sent)
+        asked = _in_text(request)
+        return min(CONTEXT, request_bound(asked) + schema_bound(asked.response_schema))
 
     def leads(self, request: Request) -> bool:
         """Always False: nothing is billed, and all samples of a prompt are decoded together."""
@@ -135,11 +136,14 @@ class EmbeddedProvider:
 
 def _in_text(request: Request) -> Request:
     """With tools in the prompt's text: the template of the default model knows none, and the server
-    then leaves them out without a word."""
+    then leaves them out without a word. A call that must be made is asked for by its schema."""
     if not request.tools:
         return request
-    said = tuple(plain(request.messages, request.tools))
-    return request.model_copy(update={"messages": said, "tools": (), "must_answer": False})
+    changes: dict[str, Any] = {"tools": (), "must_answer": False, "must_call": ""}
+    changes["messages"] = tuple(plain(request.messages, request.offered))
+    if request.must_call:
+        changes["response_schema"] = call_schema(request.offered)
+    return request.model_copy(update=changes)
 
 
 def _load(cancelled: threading.Event, key: str, own: Gguf | None) -> Any:

@@ -128,7 +128,8 @@ class FakeProvider:
         self._fail(digest)
         if started is not None:
             started()
-        if self._script is None and request.may_call and rng.random() < CALLS_SHARE:
+        may = self._script is None and request.may_call
+        if may and (request.must_call or rng.random() < CALLS_SHARE):
             return self._calling(request, rng)
         text, tokens = self._answer(request, rng)
         stop: Literal["end", "length"] = "end" if tokens < request.max_tokens else "length"
@@ -174,7 +175,7 @@ class FakeProvider:
 
     def _calling(self, request: Request, rng: random.Random) -> Completion:
         """A call of one of the tools, with arguments that its schema allows."""
-        spec = rng.choice(request.tools)
+        spec = rng.choice(request.offered)
         try:
             given = json.dumps(instance(spec.parameters, rng))
         except ProviderError:  # what it can't make is no fault of the schema

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from orchestry.core.tools import ToolCall, ToolSpec
-from orchestry.core.types import Message
+from orchestry.core.types import Message, Request
 
 _TOLD = """\
 # Tools
@@ -41,6 +42,27 @@ def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Messag
     if found and found[0].role == "system":
         return [Message(role="system", content=f"{found[0].content}\n\n{told}"), *found[1:]]
     return [Message(role="system", content=told), *found]
+
+
+def call_begun(request: Request) -> str:
+    """What an answer begins with that must be a call; '' where it need not be one."""
+    if not request.must_call:
+        return ""
+    names = [json.dumps(one.name) for one in request.offered]
+    return '<tool_call>\n{"name": ' + (f'{names[0]}, "arguments": ' if len(names) == 1 else '"')
+
+
+def call_schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:
+    """The JSON schema of a call of one of the tools."""
+    return {"anyOf": [_schema_of(one) for one in tools]}
+
+
+def _schema_of(tool: ToolSpec) -> dict[str, Any]:
+    """References mean places of the tool's own schema, so one that has some may be any object."""
+    free = tool.parameters.get("type") != "object" or '"$ref"' in json.dumps(tool.parameters)
+    given = {"type": "object"} if free else dict(tool.parameters)
+    named = {"name": {"const": tool.name}, "arguments": given}
+    return {"type": "object", "properties": named, "required": [*named]}
 
 
 def read_calls(text: str, before: Sequence[Message] = ()) -> tuple[str, tuple[ToolCall, ...]]:

@@ -24,7 +24,7 @@ from orchestry.core.extras import (
     text_in_parts,
     unpacked,
 )
-from orchestry.core.tools import ToolCall, ToolSpec, fit_id
+from orchestry.core.tools import ANY, ToolCall, ToolSpec, fit_id
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.dialect import Dialect
 from orchestry.models.http import (
@@ -134,8 +134,7 @@ class OpenAIProvider(SdkProvider):
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         if request.tools:
             body["tools"] = [_tool(one) for one in request.tools]
-        if request.must_answer:
-            body["tool_choice"] = "none"
+            body |= _choice(request)
         return body
 
     def _failure(
@@ -222,6 +221,15 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     if schema.get("type") == "object":
         schema = {**schema, "properties": schema.get("properties") or {}}
     return spec.model_copy(update={"parameters": schema}).function
+
+
+def _choice(request: Request) -> dict[str, Any]:
+    """Whether a tool may, must or can't be called."""
+    if request.must_answer:
+        return {"tool_choice": "none"}
+    if request.must_call in ("", ANY):
+        return {"tool_choice": "required"} if request.must_call else {}
+    return {"tool_choice": {"type": "function", "function": {"name": request.must_call}}}
 
 
 def _called(call: ToolCall) -> dict[str, Any]:

@@ -454,6 +454,7 @@ class Rollout(Generic[StateT]):
             response_schema=asked.schema,
             tools=asked.tools,
             must_answer=asked.must_answer,
+            must_call=asked.must_call,
             problem=node.problem,
             state=unwrapped(state),
             path=_path(node) if member.tools else "",

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import ProviderError
-from orchestry.core.tools import ToolCall, ToolSpec
+from orchestry.core.tools import ANY, ToolCall, ToolSpec
 from orchestry.core.types import Completion, Message, Request, Step
 from orchestry.models.embedded import EmbeddedProvider
 from orchestry.models.providers import open_provider
@@ -81,6 +81,24 @@ async def test_tools_calls_and_results_are_in_its_prompt(embedded: EmbeddedProvi
     assert plain.input_tokens + 50 < tools.input_tokens
     assert tools.input_tokens + 60 < after.input_tokens <= embedded.input_bound(shown)
     assert (await embedded.complete(shown.model_copy(update={"must_answer": True}))).text
+
+
+@pytest.mark.slow
+async def test_a_call_that_must_be_made_is_made(embedded: EmbeddedProvider) -> None:
+    """A model of this size seldom calls by itself; its answer is drawn by the call's schema."""
+    letter = {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {}}}
+    number = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    specs = (ToolSpec(name="ask", parameters=letter), ToolSpec(name="add", parameters=number))
+    for must_call in (ANY, "add"):
+        asked = ask("Add 2.", max_tokens=60).model_copy(
+            update={"tools": specs, "must_call": must_call}
+        )
+        answer = await embedded.complete(asked)
+        (call,) = answer.calls
+        assert call.name in ("ask", "add") if must_call == ANY else call.name == "add"
+        assert must_call == ANY or type(call.given["n"]) is int
+        assert answer.text == ""
+        assert answer.input_tokens <= embedded.input_bound(asked)
 
 
 async def test_the_anthropic_provider_speaks_to_the_same_server(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestry.core.config import FakeConfig
-from orchestry.core.tools import ToolCall, ToolSpec, tool
+from orchestry.core.tools import ANY, ToolCall, ToolSpec, tool
 from orchestry.core.types import Completion, Step
 from orchestry.models.fake import FakeProvider
 from orchestry.models.request_key import request_digest
@@ -22,6 +22,7 @@ ADD = ToolSpec(
     description="Adds.",
     parameters={"type": "object", "properties": {"a": {"type": "integer"}}},
 )
+MUL = ADD.model_copy(update={"name": "mul"})
 CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')
 ODD = ToolCall(id="call_2", name="add", arguments="{no JSON")
 STEP = Step(said=Completion(text="", model="m", calls=(CALL, ODD)), results=("3", "error: odd"))
@@ -93,6 +94,82 @@ async def test_openai_sees_calls_and_results() -> None:
     assert server.bodies[0]["tool_choice"] == "none"
 
 
+@pytest.mark.parametrize(
+    ("must_call", "openai", "claude"),
+    [
+        (ANY, "required", {"type": "any"}),
+        (
+            "add",
+            {"type": "function", "function": {"name": "add"}},
+            {"type": "tool", "name": "add"},
+        ),
+    ],
+)
+async def test_a_call_that_must_be_made_is_asked_for_in_each_vendors_form(
+    must_call: str, openai: Any, claude: Any
+) -> None:
+    asked = request(tools=(ADD, MUL), must_call=must_call)
+    for name, raw, choice in (
+        ("openai", OPENAI_ANSWER, openai),
+        ("anthropic", ANTHROPIC_ANSWER, claude),
+    ):
+        async with serving(reply(raw)) as server, at(name, server.url) as provider:  # type: ignore[arg-type]
+            await provider.complete(asked)
+        assert server.bodies[0]["tool_choice"] == choice
+        assert len(server.bodies[0]["tools"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "deepseek-reasoner does not support this tool_choice",
+        "The tool_choice parameter does not support being set to required or object in thinking",
+        "Invalid tool_choice",
+        "Tool choice must be auto",
+    ],
+)
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"must_call": ANY}, ["add", "mul"]),
+        ({"must_call": "mul"}, ["mul"]),
+        ({"must_answer": True}, None),
+    ],
+)
+async def test_a_server_that_knows_no_choice_is_offered_what_may_be_called(
+    words: str, fields: dict[str, Any], names: list[str] | None
+) -> None:
+    def answer(number: int) -> bytes:
+        if "tool_choice" in server.bodies[number]:
+            return reply({"error": {"message": words}}, 400)
+        return reply(OPENAI_ANSWER)
+
+    said = list[str]()
+    async with serving(answer) as server, at("openai", server.url) as provider:
+        provider.warn = said.append  # type: ignore[attr-defined]
+        for _ in range(2):
+            await provider.complete(request(tools=(ADD, MUL), **fields))
+    offered = [body.get("tools") for body in server.bodies[1:]]
+    found = [one and [tool["function"]["name"] for tool in one] for one in offered]
+    assert found == [names, names]
+    assert len(said) == 1
+    assert "provider.extra_body.tool_choice=null" in said[0]
+
+
+async def test_no_choice_is_sent_without_tools() -> None:
+    """OpenAI refuses one."""
+    async with serving(reply(OPENAI_ANSWER)) as server, at("openai", server.url) as provider:
+        await provider.complete(request(must_answer=True))
+    assert "tool_choice" not in server.bodies[0]
+
+
+async def test_the_fake_provider_calls_what_it_must() -> None:
+    provider = FakeProvider(FakeConfig(), seed=0)
+    for place in range(20):
+        asked = request(tools=(ADD, MUL), must_call="mul", sample_index=place)
+        assert [one.name for one in (await provider.complete(asked)).calls] == ["mul"]
+
+
 async def test_each_call_of_claude_continues_the_prompt_before_it() -> None:
     """So the vendor's cache is read, whichever sample's angle is in it."""
     async with serving(reply(ANTHROPIC_ANSWER)) as server, at("anthropic", server.url) as provider:
@@ -142,6 +219,8 @@ def test_requests_without_tools_have_the_digests_they_had() -> None:
     assert request_digest(request()) == "3119575a6f2983c81d25e64a35e1d2d7"
     assert request_digest(after()) != request_digest(request())
     assert request_digest(after(must_answer=True)) != request_digest(after())
+    assert request_digest(after()) == "9e394e11601913e335a931750a8f392f"
+    assert request_digest(after(must_call=ANY)) != request_digest(after())
 
 
 async def test_the_loop_reads_and_writes_claudes_cache() -> None:

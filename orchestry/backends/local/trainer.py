@@ -54,7 +54,7 @@ from orchestry.core.files import sync
 from orchestry.core.learning import LearnConfig
 from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Member, Request, Tokens
-from orchestry.models.hermes import read_calls
+from orchestry.models.hermes import call_begun, read_calls
 from orchestry.store.checkpoints import OPTIMIZER
 
 BARE = -1
@@ -458,9 +458,11 @@ class Crew:
 
     def _prompt(self, request: Request, n: int) -> Prompt:
         usual = self._temperatures[request.agent]
+        begun = self.base.answer_ids(call_begun(request), ended=False)
+        room = request.max_tokens + len(begun)
         return Prompt(
             agent_index=self.roles.index(request.agent),
-            prompt_ids=self.base.render(request.messages, request.max_tokens, request.tools),
+            prompt_ids=(*self.base.render(request.messages, room, request.offered), *begun),
             max_tokens=request.max_tokens,
             temperature=usual if request.temperature is None else request.temperature,
             top_p=self._settings.top_p,
@@ -470,8 +472,8 @@ class Crew:
         )
 
     def _completion(self, request: Request, prompt: Prompt, drawn: Drawn) -> Completion:
-        before = request.messages
-        text, calls = read_calls(drawn.text, before) if request.tools else (drawn.text, ())
+        before, said = request.messages, call_begun(request) + drawn.text
+        text, calls = read_calls(said, before) if request.tools else (said, ())
         return Completion(
             text=text,
             calls=calls,

@@ -33,6 +33,8 @@ class Ask:
     tools: tuple[ToolSpec, ...] = ()
     must_answer: bool = False
     """Whether no tool may be called."""
+    must_call: str = ""
+    """The tool that must be called, or ANY; see Request."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None

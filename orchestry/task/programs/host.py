@@ -147,7 +147,9 @@ class Program:
         if self._end is None:
             for one in [*self._waiting]:  # a role's other calls wait for its first one
                 if one.ask.role not in self._drawn:
-                    asked = blake2b(to_json(one.ask), digest_size=16).hexdigest()
+                    unset = None if one.ask.must_call else {"must_call"}  # as before it existed
+                    told = to_json(one.ask, exclude=unset)
+                    asked = blake2b(told, digest_size=16).hexdigest()
                     one.ask = replace(one.ask, place=f"{asked} {self._asked[asked]}")
                     self._asked[asked] += 1
                     self._drawn[one.ask.role] = one

@@ -36,8 +36,7 @@ def _read(role: str, body: Body) -> Ask:
     return Ask(
         role=role,
         messages=wire.some([*system, *_messages(wire.objects({"input": items}, "input"))]),
-        tools=tuple(map(wire.tool_of, wire.objects(body, "tools"))),
-        must_answer=wire.must_answer(body),
+        **wire.offer(body, [*map(wire.tool_of, wire.objects(body, "tools"))]),
         max_tokens=wire.whole_number(body, "max_output_tokens"),
         schema=_schema(body),
     )

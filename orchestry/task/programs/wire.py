@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from orchestry.core.errors import reason
 from orchestry.core.extras import THINKING, others, packed, unpacked
-from orchestry.core.tools import NAME, ToolCall, ToolSpec
+from orchestry.core.tools import ANY, NAME, ToolCall, ToolSpec
 from orchestry.core.types import Completion, Message
 from orchestry.task.programs.agent_task import Ask
 
@@ -34,6 +34,8 @@ _THINKS = ("thinking", "redacted_thinking")
 _OURS = "orchestry:"
 """Begins the signature of a thinking block that holds what a server of the other format added."""
 _CLAUDE_LACKS = ("output_format", "output_config", "mcp_servers", "container")
+_SHOWN = 200
+"""Characters of a value that can't be read."""
 
 
 class Unreadable(Exception):
@@ -67,8 +69,7 @@ def _read_chat(role: str, body: Body) -> Ask:
     return Ask(
         role=role,
         messages=some(told),
-        tools=tuple(tool_of(as_dict(one.get("function"))) for one in objects(body, "tools")),
-        must_answer=must_answer(body),
+        **offer(body, [tool_of(as_dict(one.get("function"))) for one in objects(body, "tools")]),
         max_tokens=limits[0] or limits[1],
         stop=_stop(body, "stop"),
         schema=_schema(body.get("response_format")),
@@ -155,8 +156,7 @@ def _read_messages(role: str, body: Body) -> Ask:
     return Ask(
         role=role,
         messages=some(told),
-        tools=tuple(tool_of(one, "input_schema", "custom") for one in objects(body, "tools")),
-        must_answer=must_answer(body),
+        **offer(body, [tool_of(one, "input_schema", "custom") for one in objects(body, "tools")]),
         max_tokens=whole_number(body, "max_tokens"),
         stop=_stop(body, "stop_sequences"),
     )
@@ -346,13 +346,41 @@ def as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def must_answer(body: Body) -> bool:
-    """Whether no tool may be called. Raises Unreadable where one must be."""
-    choice = body.get("tool_choice")
-    forced = as_dict(choice).get("type", choice)
-    if forced not in (None, "auto", "none"):
-        raise Unreadable("tool_choice forces a call: leave it out, or give auto or none")
-    return forced == "none"
+def offer(body: Body, tools: Sequence[ToolSpec]) -> dict[str, Any]:
+    """The fields of an Ask that say which tools may, must or can't be called, from `tool_choice`
+    in any vendor's form. Raises Unreadable."""
+    told = body.get("tool_choice")
+    choice = as_dict(told)
+    kind = choice.get("type", told)
+    if kind == "allowed_tools":
+        choice = {**choice, **as_dict(choice.get("allowed_tools"))}
+        names = [_chosen(one, tools) for one in objects(choice, "tools")]
+        tools, kind = [one for one in tools if one.name in names], choice.get("mode") or kind
+    found: dict[str, Any] = {"tools": tuple(tools), "must_answer": kind == "none"}
+    if kind in ("required", "any") and tools:
+        return {**found, "must_call": ANY}
+    if kind in ("function", "tool"):
+        return {**found, "must_call": _chosen(choice, tools)}
+    if kind not in (None, "auto", "none"):
+        raise Unreadable(
+            f"tool_choice is {_short(told)}: give auto, none, required (with tools) or one of your "
+            "own tools"
+        )
+    return found
+
+
+def _chosen(choice: Body, tools: Sequence[ToolSpec]) -> str:
+    """The name of a tool that is chosen. Raises Unreadable for one that is not there."""
+    name = as_dict(choice.get("function")).get("name", choice.get("name"))
+    if name not in [one.name for one in tools]:
+        raise Unreadable(f"tool_choice names {_short(name)}, which is none of the tools")
+    return str(name)
+
+
+def _short(value: Any) -> str:
+    """What a program sent, for a message of one line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _stop(body: Body, name: str) -> tuple[str, ...]:
@@ -365,10 +393,15 @@ def _stop(body: Body, name: str) -> tuple[str, ...]:
 
 
 def whole_number(body: Body, name: str) -> int | None:
-    """A number of tokens. Raises Unreadable."""
+    """A number of tokens; None if it is not given, for which some clients send -1 or 0. Raises
+    Unreadable."""
     value = body.get(name)
-    if value is not None and (type(value) is not int or value < 1):
-        raise Unreadable(f"{name} is {value!r}: give a whole number from 1 on, or leave it out")
+    if value is None or (type(value) is int and value in (-1, 0)):
+        return None
+    if type(value) is not int or value < 1:
+        raise Unreadable(
+            f"{name} is {_short(value)}: give a whole number from 1 on, or leave it out"
+        )
     return value
 
 

@@ -13,8 +13,11 @@ pytest.importorskip("aiohttp")
 
 import orchestry
 from orchestry.backends.local.model import load_base
+from orchestry.backends.local.trainer import Trainer
 from orchestry.core.config import RunConfig, resolve
-from orchestry.core.types import Turn
+from orchestry.core.learning import LearnConfig
+from orchestry.core.tools import ANY, ToolSpec
+from orchestry.core.types import Member, Message, Request, Turn
 from orchestry.store.journal import Learned
 from orchestry.store.records import EpisodeRecord
 from tests.backends.letters import turns
@@ -143,3 +146,27 @@ def test_a_program_gets_better_by_its_weights_alone(model: str, tmp_path: Path) 
         for which in (0, None)
     )
     assert min(after) > max(before)
+
+
+@pytest.mark.parametrize("must_call", ["add", ANY])
+def test_an_answer_that_must_be_a_call_begins_as_one(model: str, must_call: str) -> None:
+    """So even random weights call; what they were given is part of the prompt they learn from."""
+    members = {"writer": Member("writer", "", model, 8)}
+    settings = LearnConfig(device="cpu", threads=1)
+    trainer = Trainer(members, settings, 1, 0, lambda text: None)
+    specs = tuple(ToolSpec(name=one, parameters={}) for one in ("add", "mul"))
+    asked = Request(
+        agent="writer",
+        model=model,
+        messages=(Message(role="user", content="a"),),
+        max_tokens=8,
+        tools=specs,
+        must_call=must_call,
+    )
+    ((answer,),) = trainer.draw([asked], 1)
+    (call,) = answer.calls
+    assert answer.tokens is not None
+    shown = trainer.crews[0].base.tokenizer.decode(answer.tokens.prompt_ids)
+    assert shown.endswith('{"name": "add", "arguments": ' if must_call == "add" else '{"name": "')
+    assert ('"name": "mul"' in shown) == (must_call == ANY)
+    assert call.id == "call_0"
