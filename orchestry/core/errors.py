@@ -27,6 +27,10 @@ class TaskFault(TaskError):
     trajectory is lost, not the run."""
 
 
+class RewardFault(TaskFault):
+    """What the task or its program gave is no reward in [0, 1]."""
+
+
 class Endless(TaskError):
     """An episode of a task does not end."""
 

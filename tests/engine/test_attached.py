@@ -90,6 +90,9 @@ def test_problems_without_splits_are_divided(
     [
         ("print(json.dumps(reward))", True, "writer 1, critic 1; then it comes to its end"),
         ("raise SystemExit(3)", True, "ended with 3 on problem p0"),
+        ("print(json.dumps({'reward': 7}))", False, "gave no reward on problem p0, only"),
+        ("print('bye')", False, "gave no reward on problem p0, only 'bye'"),
+        ("print(json.dumps({'reward': 0.6}))", True, "earns 0.60: a team may learn"),
         ("", False, "play ended without asking an agent on problem p0"),
     ],
 )

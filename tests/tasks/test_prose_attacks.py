@@ -17,12 +17,22 @@ from benchmarks.quality.prose_attacks import (
     LEAN,
     PARTICULAR,
     SLOTS,
+    STRANGE,
     Recipe,
     drawn,
     exchanged,
     terms,
 )
-from benchmarks.quality.prose_hacks import PAIRS, PROBLEMS, answer, carrying, pair, story_of, total
+from benchmarks.quality.prose_hacks import (
+    PAIRS,
+    PROBLEMS,
+    TASKS,
+    answer,
+    carrying,
+    pair,
+    story_of,
+    total,
+)
 from benchmarks.quality.prose_letters import HOW, STORIES
 from orchestry import Problem
 from orchestry.task import prose
@@ -96,6 +106,33 @@ def test_a_post_with_words_exchanged_earns_nothing(
     said = [*prose.sentences(changed)]
     pair = {"concise": said[-1], "detailed": f"However, because {' '.join(said[:3])}"}
     assert total("tldr", problem, pair) < 0.1
+
+
+GOLDS = [
+    (name, problem, gold)
+    for name in ("tldr", "arxiv", "research")
+    for problem in PROBLEMS[name]
+    if (gold := TASKS[name].gold(problem))
+]
+
+
+@settings(max_examples=30)
+@given(known=st.sampled_from(GOLDS), mixed=st.booleans(), seed=st.integers(0, 999))
+def test_a_spoilt_gold_earns_far_less_than_the_gold(
+    known: tuple[str, Problem, dict[str, str]], mixed: bool, seed: int
+) -> None:
+    """Its words in any order, or other content words in all places."""
+    (name, problem, gold), rng = known, Random(seed)
+
+    def spoilt(text: str) -> str:
+        if not mixed:
+            return exchanged(text, STRANGE, 1.0, rng)
+        words = [said.rstrip(".").split() for said in prose.sentences(text)]
+        return " ".join(f"{' '.join(rng.sample(one, len(one))).capitalize()}." for one in words)
+
+    said = {role: text if role == "retriever" else spoilt(text) for role, text in gold.items()}
+    assert total(name, problem, said) <= 0.6
+    assert total(name, problem, gold) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("name", "most", "mean"), [("tldr", 1.0, 0.89), ("arxiv", 0.961, 0.296)])

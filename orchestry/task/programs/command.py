@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestry.core.errors import TaskError, reason
+from orchestry.core.errors import RewardFault, TaskError, reason
 from orchestry.core.types import Problem, Score, utf8
 from orchestry.task.programs.agent_task import variable
 
@@ -111,7 +111,7 @@ def _score(task: AgentTask, problem: Problem, told: str) -> Score:
     `feedback` and `tags` if it has some. Raises TaskError."""
     wanted = _wanted(task)
     shape = ", ".join(f'"{name}": 0.5' for name in wanted)
-    wrong = TaskError(
+    wrong = RewardFault(
         f"task {task.name}: the program gave no reward on problem {problem.id}, only "
         f"{told[:_SHOWN]!r}: print {{{shape}}} as a line of its own, with numbers from 0 to 1, or "
         "write it into the file that ORCHESTRY_REWARD names"
