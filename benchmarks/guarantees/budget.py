@@ -242,7 +242,7 @@ def _config(plan: Plan, url: str) -> RunConfig:
             "budget": {"usd": plan.cap_usd},
             "cache": {"enabled": False},
             "search": {"concurrency": plan.concurrency},
-            "retry": {"attempts": 5, "base_s": 0.002, "max_s": 0.02, "patience_s": 60.0},
+            "retry": {"attempts": 5, "base_s": 0.002, "max_s": 0.02, "patience_s": 600.0},
             "seed": plan.seed,
         }
     )

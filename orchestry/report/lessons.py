@@ -169,7 +169,7 @@ def _credits(run: Salvaged) -> Iterator[str]:
 
 def _with_cooperation(run: Salvaged) -> Iterator[str]:
     """Whether trajectories whose agents work together are the good ones: an association."""
-    leaves = [leaf for record in run.episodes for leaf in record.leaves()]
+    leaves = [leaf for record in run.episodes for leaf in record.trajectories()]
     solved = solved_tag(run)
     sides = [[leaf for leaf in leaves if cooperates(leaf) is side] for side in (True, False)]
     if not rates([run]) or not all(sides):

@@ -122,8 +122,8 @@ def _pass_at(records: Iterable[EpisodeRecord], solved: str | None) -> dict[int, 
     counts: dict[str, tuple[int, int]] = {}
     for record in records:
         n, c = counts.get(record.problem, (0, 0))
-        leaves = list(record.leaves())
-        counts[record.problem] = n + len(leaves), c + record.tags()[solved]
+        drawn = len(record.trajectories())
+        counts[record.problem] = n + drawn, c + record.tags()[solved]
     return _for_each_k([[pass_at(k, n, c) for n, c in counts.values()] for k in KS])
 
 

@@ -182,8 +182,8 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
         return found.model_copy(update={"best": best.id})
 
     def tags(self) -> Counter[str]:
-        """How many leaves carry each tag."""
-        return Counter(tag for node in self.leaves() for tag in node.score.tags)
+        """How many trajectories carry each tag."""
+        return Counter(tag for node in self.trajectories() for tag in node.score.tags)
 
     def steps(self) -> int:
         """Steps of the task that were played: in each, all agents whose turn it is act."""
@@ -191,7 +191,7 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
 
     def lengths(self) -> Iterator[int]:
         """The steps of each evaluated trajectory."""
-        for leaf in self.leaves():
+        for leaf in self.trajectories():
             yield sum(bool(node.turns) for node in self.path(leaf.id))
 
     @property
@@ -404,7 +404,7 @@ class Metrics:
             "episode/length": fmean(record.lengths()),
             "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
             "calls": record.calls,
-            "leaves": len(list(record.leaves())),
+            "leaves": len(record.trajectories()),
             "answer_tokens": sum(one.output_tokens for one in answers) / max(1, len(answers)),
             "truncated": sum(one.stop == "length" for one in answers) / max(1, len(answers)),
             "usd": record.usd,

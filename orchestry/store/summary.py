@@ -313,7 +313,7 @@ def summarise_journal(
         best_reward=top.reward if top else None,
         best_episode=top.episode if top else None,
         tags=dict(sorted(tags.items())),
-        leaves=sum(len(list(record.leaves())) for record in records),
+        leaves=sum(len(record.trajectories()) for record in records),
         cost_by_use=_by_use(books.usage),
         cost_by_provider={name: sum(row.usd for row in rows) for name, rows in asked.items()},
         calls_by_provider={name: sum(row.calls for row in rows) for name, rows in asked.items()},

@@ -503,7 +503,7 @@ class LocalBackend(Backend):
         if gpu := self._gpu.figures():
             state["gpu"] = gpu
         self._state = state
-        note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
+        note = f"update {self.updates}: reward {reward:.3f}, {done.line()}"
         if self.config.learn.group_size is None:
             sizes = state["group_sizes"] = [len(list(record.leaves())) for record in block]
             note += f", groups of {min(sizes)} to {max(sizes)}"
