@@ -173,7 +173,7 @@ def _tools() -> list[Case]:
             "ids of another vendor",
             _takes_ids("[a-zA-Z0-9]{9}"),
             _text("4 euros."),
-            _PAST | {"model": "mistral-small-latest"},
+            _PAST | {"model": "mistral-small-latest", "vendor": "mistral"},
         ),
         Case("ids of another vendor", _takes_ids("[a-zA-Z0-9_-]{1,40}"), _text("4 euros."), _PAST),
     ]
@@ -308,12 +308,13 @@ def _graded(text: str) -> Case:
     )
 
 
-def _billed(output: int, usage: Mapping[str, Any]) -> Case:
+def _billed(output: int, usage: Mapping[str, Any], vendor: str = "openai") -> Case:
     reply = {**answer("4"), "usage": {"prompt_tokens": 50, **usage}}
     return Case(
         "thoughts are billed",
         _always((200, reply)),
         lambda found: (found[-1].get("input"), found[-1].get("output")) == (50, output),
+        PLAIN | {"vendor": vendor},
     )
 
 
@@ -324,7 +325,7 @@ def _values() -> list[Case]:
         _graded('<think>Is it {"grade": 3}? No.</think>{"grade": 7}'),
         _graded('Here is my answer:\n\n{"grade": 7}\n\nI hope that this helps.'),
         _graded('{"grade": 7.0}'),
-        _billed(402, {"completion_tokens": 2, "total_tokens": 452, **thought}),
+        _billed(402, {"completion_tokens": 2, "total_tokens": 452, **thought}, "xai"),
         _billed(402, {"completion_tokens": 2, "total_tokens": 452}),
         _billed(402, {"completion_tokens": 402, "total_tokens": 452, **thought}),
     ]

@@ -220,8 +220,8 @@ def _openai_kind(error: Exception) -> str:
     return "again" if isinstance(error, openai.APIConnectionError) else "no"
 
 
-class LiteLLM(Chat):
-    """litellm's `acompletion`, where `openai/` is any server of that form."""
+class LiteLLM(OpenAI, Chat):
+    """litellm's `acompletion`, by the vendor's name where a case is one vendor's own."""
 
     not_offered = (
         "bad draw",
@@ -232,6 +232,7 @@ class LiteLLM(Chat):
     def __init__(self) -> None:
         import litellm
 
+        super().__init__()
         litellm.suppress_debug_info = True
         litellm.telemetry = False
         litellm.enable_json_schema_validation = True
@@ -240,6 +241,7 @@ class LiteLLM(Chat):
         import litellm
 
         await litellm.close_litellm_async_clients()
+        await super().close()
 
     async def create(self, url: str, ask: Mapping[str, Any], messages: Sequence[Any]) -> Any:
         import litellm
@@ -247,10 +249,10 @@ class LiteLLM(Chat):
         more: dict[str, Any] = {"response_format": _grade()} if "schema" in ask else {}
         if ask.get("no_system"):
             more["supports_system_message"] = False
-        if "query" in ask:
-            more["extra_query"] = _query(ask)
+        if "query" in ask:  # only a client of the caller's has one
+            more["client"] = self.client(url, ask)
         return await litellm.acompletion(
-            model=f"openai/{ask['model']}",
+            model=f"{ask.get('vendor', 'openai')}/{ask['model']}",
             api_base=url,
             api_key=KEY,
             max_retries=0,
