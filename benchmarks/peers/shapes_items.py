@@ -133,7 +133,7 @@ def _shop(**message: Any) -> Callable[[Seen], Reply]:
 
 _PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Ask for it."}]}]
 _DETAILS = [{"type": "reasoning.text", "text": "Ask for it.", "signature": "c2ln", "index": 0}]
-_SIGNED = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
+_SIGNED: dict[str, Any] = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
 _ELSEWHERE = "functions.price:0|toolu_01A09q90qw90lq917835lq9"
 """A call's id as other vendors make them."""
 

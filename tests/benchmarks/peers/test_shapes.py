@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.peers.shapes import Package, Played, play, section, serving
+from benchmarks.peers.shapes import Package, Played, play, put, reason, section, serving
 from benchmarks.peers.shapes_items import CASES, ITEMS
 from benchmarks.peers.with_clients import Client, OpenAISdk, Orchestry
 from benchmarks.peers.with_clients import play as asked
@@ -37,15 +39,24 @@ def test_no_client_is_right_by_doing_nothing() -> None:
     assert not any(case.right([{"error": "odd"}]) for case in CASES)
 
 
-async def test_the_section_has_a_row_per_item_and_per_client() -> None:
+def test_the_section_has_a_row_per_item_and_per_client(tmp_path: Path) -> None:
     none = Played([[{"error": "odd"}]] * len(CASES), 0.5, 0.0)
-    pack = Package("1.0", "MIT", 12.3, "3, 2025-01-01 to 2026-01-01")
+    pack = Package("openai", "1.0", "MIT", 12.3, "3, 2025-01-01 to 2026-01-01")
     found = {"orchestry": none, "openai": none}
-    text = section(found, dict.fromkeys(found, pack), 640, {"ours": 0.001, "tenacity": 0.07})
+    text = section(found, {"openai": pack}, 640, {"ours": 0.001, "tenacity": 0.07})
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 2 * 2 + len(ITEMS) + len(found)
-    assert f"0 of {len(CASES)} | 0.50 | 12 | MIT | 3, 2025-01-01 to 2026-01-01" in text
+    score = f"0 of {len(ITEMS)} | 0 of {len(CASES)} | 0.50"
+    assert f"openai | {score} | openai 1.0 | 12 | MIT | 3, 2025-01-01 to 2026-01-01 |" in text
     assert text.count("none is.") == 1
+    place = tmp_path / "page.md"
+    place.write_text("Before.\n<!-- shapes -->\nold\n<!-- end of shapes -->\nAfter.\n")
+    for _ in range(2):
+        put(reason(found, {"openai": pack}, {"ours": 0.001, "tenacity": 0.07}), place)
+    lines = place.read_text().splitlines()
+    assert [lines[0], lines[-1], max(map(len, lines)) <= 100] == ["Before.", "After.", True]
+    assert "old" not in lines
+    assert "openai 1.0 in 0 (0.50 ms, 12 MB): a library is taken" in " ".join(lines)
 
 
 @pytest.mark.parametrize("client", ["orchestry"])
