@@ -240,7 +240,6 @@ def section(
         *("client", "items right", "cases right", "ms CPU per call"),
         *("package", "MB", "licence", "releases"),
     ]
-    busy = max(one.others for one in found.values())
     return (
         f"{len(CASES)} cases of what servers that are not OpenAI's answer or want. Each library is "
         "asked as its documentation says for a server of OpenAI's form. `k of n`: right in so many "
@@ -251,7 +250,7 @@ def section(
         f"{len(OVERFLOWS)} servers' words, and {len(OTHERWISE)} that sound alike and are not.\n\n"
         f"{table(['what comes', *found], verdicts, figures=False)}\n\n"
         f"CPU time of the client's process, with {AT_ONCE} calls of 1 kB at once: the median of "
-        f"{calls // AT_ONCE} rounds, after a warm-up; other processes took up to {busy:.0%} of the "
+        f"{calls // AT_ONCE} rounds, after a warm-up; other processes took up to {_busy(found):.0%} of the "
         "machine meanwhile. MB: what installing it with aiohttp, the faster of OpenAI's two HTTP "
         "libraries, adds to an empty environment. Licence by the package's metadata; releases by "
         "the index that pip asks.\n\n"
@@ -259,6 +258,10 @@ def section(
         f"The loop of retries around a call that succeeds: {retries['ours']:.4f} ms of CPU by "
         f"ours, {retries['tenacity']:.4f} ms by tenacity's, which builds a state for each call."
     )
+
+
+def _busy(found: Mapping[str, Played]) -> float:
+    return max(one.others for one in found.values())
 
 
 def _score(one: Played) -> tuple[str, str]:
@@ -295,7 +298,8 @@ def reason(
     return (
         "Answers of servers that are not OpenAI's are read by our own code, on OpenAI's SDK. Of "
         f"{len(CASES)} cases it is right in {sum(ours.right)} ({ours.cpu_ms:.2f} ms of CPU per "
-        f"call), {', '.join(theirs)}: {verdict(found)[0].lower()}{verdict(found)[1:]} ({link}) "
+        f"call, while other processes took up to {_busy(found):.0%} of the machine), "
+        f"{', '.join(theirs)}. {verdict(found)} ({link}) "
         "Retries of paid calls are ours too: with tenacity the same tests pass, but its loop takes "
         f"{retries['tenacity']:.2f} ms per call, ours {retries['ours']:.4f} ms, and what counts as "
         "an attempt, how long to wait and when to end would stay callbacks of ours."

@@ -56,7 +56,7 @@ def test_the_section_has_a_row_per_item_and_per_client(tmp_path: Path) -> None:
     lines = place.read_text().splitlines()
     assert [lines[0], lines[-1], max(map(len, lines)) <= 100] == ["Before.", "After.", True]
     assert "old" not in lines
-    assert "openai 1.0 in 0 (0.50 ms, 12 MB): a library is taken" in " ".join(lines)
+    assert "openai 1.0 in 0 (0.50 ms, 12 MB). A library is taken" in " ".join(lines)
 
 
 @pytest.mark.parametrize("client", ["orchestry"])
