@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "overhead": "Wall clock over ideal",
     "throughput": "Calls per second",
+    "shapes": "Servers of every shape: our client and libraries",
     "scale": "What one machine carries",
     "endpoint": "Programs that ask their agents",
     "wall": "How full the call slots are in a run that learns",

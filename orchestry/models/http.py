@@ -51,14 +51,23 @@ _UNBILLED = {
 """Statuses for which a vendor charges nothing, by its own host. Gemini: "If your request fails
 with a 400 or 500 error, you won't be charged for the tokens used"
 (https://ai.google.dev/gemini-api/docs/billing). Anthropic and OpenAI say nothing of the kind."""
-_TOO_LONG = {"exceed_context_size_error", "context_length_exceeded", "request_too_large"}
+_TOO_LONG = {
+    "exceed_context_size_error",
+    "request_too_large",
+    "context_length_exceeded",
+    "tokens_limit_reached",
+    "model_max_prompt_tokens_exceeded",
+}
 _WHAT = r"(?:prompt|input|context|messages?|conversation|request|sequence|tokens?)"
 _SAYS_TOO_LONG = re.compile(
     rf"context[ _-]?(?:length|window|size|limit)|(?:maximum|max|allowed)[ _-]context"
     rf"|(?:maximum|max|maximal)[ _-](?:prompt|input|sequence|model)[ _-](?:length|len|tokens?)\b"
     rf"|{_WHAT}(?: \w+){{0,3}} (?:is|are|was|were) (?:too|longer)(?: \w+)? (?:long|large|than)"
     rf"|too many (?:input |prompt |total )?tokens?\b(?! per)|(?:input|prompt) (?:is )?too long"
-    rf"|too large for (?:the )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
+    rf"|too large for (?:\S+ )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
+    rf"|inputs?`? must have less than \d+ tokens|input length should be|messages? too long"
+    rf"|(?:input|prompt|request)\b.{{0,60}} (?:only supports up to|model'?s? (?:token )?limit)"
+    rf"|exceeds? (?:n_ctx|max message tokens|the model'?s context)"
     rf"|(?:input|prompt|messages)(?: \w+){{0,6}} exceeds?(?: \w+){{0,6}} "
     rf"(?:tokens?|limit|length|maximum)"
     rf"|reduce the length of (?:the |your )?(?:input|prompt|messages)"
@@ -468,9 +477,15 @@ def server_says(body: bytes) -> tuple[str, str]:
     error = answer.get("error", answer) if isinstance(answer, dict) else answer
     if not isinstance(error, dict):
         return str(error), ""
-    message = error.get("message") or error.get("detail") or error
+    message = str(error.get("message") or error.get("detail") or error)
     code, kind = error.get("code"), error.get("type")
-    return str(message), str(code if isinstance(code, str) else kind or "")
+    found = str(code if isinstance(code, str) else kind or "")
+    behind = error.get("metadata")
+    raw = behind.get("raw") if isinstance(behind, dict) else None
+    if isinstance(raw, str):  # a gateway's, with what the vendor behind it said
+        said, of = server_says(raw.encode("utf-8", "replace"))
+        return f"{message}: {said}", found or of
+    return message, found
 
 
 def _readable(body: bytes) -> str:
