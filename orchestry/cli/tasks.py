@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestry.cli.bank import ColumnsOf, gold_of, guessed, taken, written
 from orchestry.cli.generate import generate
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
@@ -24,6 +25,7 @@ from orchestry.cli.options import (
     Sets,
     TaskPath,
     flag,
+    option,
     task_names,
 )
 from orchestry.cli.screen import console, fitted
@@ -126,10 +128,26 @@ def _new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and _.")],
     parent: NewTaskIn = Path("tasks"),
     force: Hiding = False,
+    source: Annotated[
+        Path | None,
+        option(OUTPUT, "A file of problems (.jsonl, .json, .parquet).", "--from", metavar="FILE"),
+    ] = None,
+    columns: ColumnsOf = None,
 ) -> None:
-    """Write a small task that works: change its problems, then its reward."""
+    """Write a small task that works: change its problems, then its reward.
+
+    With --from, its problems are yours, and the reward is whether the last line of the team's
+    answer is that of the right one.
+    """
+    from orchestry.core.errors import ConfigError
+
     folder = new_folder(parent, name, force)
-    write_task(folder, name)
+    if source is not None:
+        write_task_of(folder, name, source, columns)
+    elif columns is not None:
+        raise ConfigError("--columns are those of a file: name it with --from FILE")
+    else:
+        write_task(folder, name)
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 5")
 
 
@@ -265,6 +283,53 @@ class $class_name(TeamTask):
         return {"drafter": "", "editor": problem.data["gold"]}
 ''')
 
+TASK_OF = Template('''"""A solver answers, a checker corrects; the last line decides."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
+
+BANK = Path(__file__).with_name("problems.jsonl")
+GOLD = $gold  # the right answer in a problem's data
+LINE = "Write the answer alone on the last line."
+
+
+class $class_name(TeamTask):
+    name = "$name"
+    agents = (
+        AgentSpec(role="solver", system_prompt=f"Solve the problem. {LINE}"),
+        AgentSpec(role="checker", system_prompt=f"Correct the solution. {LINE}"),
+    )
+    solved = "solved"
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return read_problems(BANK, split)
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        answer = last_line(state.said[-1][1]) if state.said else ""
+        right = bool(answer) and answer == last_line(state.problem.data[GOLD])
+        return self.score(
+            quality=float(right),
+            feedback="The last line is right." if right else f"The last line is wrong: {answer}",
+            tags=["solved"] if right else [],
+        )
+
+    def gold(self, problem: Problem) -> Mapping[str, str]:
+        return dict.fromkeys(("solver", "checker"), text(problem.data[GOLD]))
+
+
+def text(gold: object) -> str:
+    return gold if isinstance(gold, str) else json.dumps(gold)
+
+
+def last_line(said: object) -> str:
+    """In small letters, without marks around it: 'Answer: **42.**' is 'answer: 42'."""
+    last = text(said).strip().split("\\n")[-1]
+    return " ".join(last.lower().strip(" .#*_`$$").split())
+''')
+
 README = Template("""# $title: one sentence that covers what matters
 
 `task.py` holds the agents and the reward, `problems.jsonl` the problems. A line is one problem:
@@ -313,6 +378,19 @@ def write_task(folder: Path, name: str) -> None:
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
     (folder / "README.md").write_text(README.substitute(values), encoding="utf-8")
     (folder / "problems.jsonl").write_text(_problems(), encoding="utf-8")
+
+
+def write_task_of(folder: Path, name: str, source: Path, columns: str | None) -> None:
+    """Writes a task over the rows of a file. Raises ConfigError for a file that has no problems, or
+    whose right answers can't be told."""
+    columns = columns or guessed(source)
+    problems, said = taken(source, columns)
+    gold = gold_of(source, problems)
+    values = {"name": name, "class_name": class_name(name), "gold": json.dumps(gold)}
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(TASK_OF.substitute(values), encoding="utf-8")
+    (folder / "problems.jsonl").write_bytes(written(problems))
+    typer.echo(f"{said} Taken: {columns}; the right answer is in '{gold}'.".strip())
 
 
 def class_name(name: str) -> str:

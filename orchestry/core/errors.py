@@ -122,6 +122,10 @@ class NotFiniteError(LearnError):
     """A result has NaN or infinity. The message says where, not yet why."""
 
 
+class LeftOut(UserWarning):
+    """A part of the user's data was left out, and the rest is used."""
+
+
 TRACEBACK = "ORCHESTRY_TRACEBACK"
 """Environment variable: the command line shows tracebacks, as --verbose does where a command has
 it."""

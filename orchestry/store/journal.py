@@ -8,6 +8,7 @@ found too.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import zlib
@@ -348,7 +349,7 @@ def read(path: Path) -> Iterator[Event]:
     line, for any other damage, and for a journal of another version.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from None
     for number, (line, before) in enumerate(checksums(lines[:-1]), start=1):
