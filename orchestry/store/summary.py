@@ -48,7 +48,7 @@ LEARNING = {
 }
 """The figures of an update of weights that say what its answers were like, and their meanings; see
 backends.local.diagnostics."""
-_USES = {"act": "search", "judge": "judge", "credit": "credit"}
+_USES = {"act": "search", "judge": "judge", "credit": "credit", "embed": "search"}
 """The summary's category per purpose of a call; all others are learning."""
 
 
