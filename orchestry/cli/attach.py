@@ -30,7 +30,7 @@ BANK = Path(__file__).with_name("problems.jsonl")
 class $class_name(AgentTask):
     name = "$name"
     agents = ($agents,)
-    command = $command
+$models    command = $command
 $reward    max_turns = 16  # most calls of models in one rollout
     timeout_s = 600.0  # longest time without a call and without an end
 
@@ -99,7 +99,10 @@ def _attach(
     agents: Annotated[
         str,
         option(
-            "The program", "Its agents, as it names them in `model`.", "--agents", metavar="A,B"
+            "The program",
+            "Its agents, as it names them in `model`; with ROLE=MODEL, the name that it asks for.",
+            "--agents",
+            metavar="A,B",
         ),
     ] = "agent",
     parent: NewTaskIn = Path("tasks"),
@@ -120,9 +123,7 @@ def _attach(
     """
     from orchestry.cli.tasks import class_name, tell_next
 
-    roles = [role.strip() for role in agents.split(",") if role.strip()]
-    if not roles or len(set(roles)) < len(roles):
-        raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
+    roles, models = _team(agents)
     if not 0 < reward_max < math.inf:
         raise ConfigError(f"--reward-max is {reward_max}: give a number above 0")
     command = tuple(map(_absolute, words))
@@ -133,6 +134,7 @@ def _attach(
         "name": name,
         "class_name": class_name(name),
         "agents": ", ".join(f"AgentSpec(role={role!r})" for role in roles),
+        "models": f"    models = {models!r}  # what the program calls them\n" if models else "",
         "command": repr(command),
         "reward": "" if reward_max == 1 else most,
     }
@@ -142,7 +144,26 @@ def _attach(
     write_atomic(folder / "problems.jsonl", written(bank))
     if said:
         typer.echo(said)
+    if shared := [role for role in roles if [*models.values()].count(models.get(role, "")) > 1]:
+        typer.echo(
+            f"{' and '.join(shared)} have one model, so each call must tell who is asked: by the "
+            "address in ORCHESTRY_URL_ROLE, the header X-Orchestry-Agent, or a system prompt that "
+            "names one of them (or has its text of `marks` in task.py)."
+        )
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+
+
+def _team(agents: str) -> tuple[list[str], dict[str, str]]:
+    """The roles, and what the program calls their models. Raises ConfigError."""
+    pairs = [tuple(map(str.strip, one.partition("="))) for one in agents.split(",") if one.strip()]
+    roles = [role for role, _, _ in pairs]
+    if not all(roles) or not roles or len(set(roles)) < len(roles):
+        raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
+    if empty := [role for role, equals, model in pairs if equals and not model]:
+        raise ConfigError(
+            f"--agents gives {empty[0]} no model: write ROLE=MODEL, or the role alone"
+        )
+    return roles, {role: model for role, _, model in pairs if model}
 
 
 def _check(name: str, roles: Sequence[str], command: Sequence[str]) -> None:

@@ -38,8 +38,9 @@ from orchestry.core.values import utf8 as utf8
 
 Source = Literal["leaf", "judge", "task"]
 """Of a node's value: the leaves below it, the central judge, or the task's score."""
-Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev"]
-"""What a call is for: a turn, a judgement, a replay, new behaviours, their trial, a dev problem."""
+Purpose = Literal["act", "judge", "credit", "distil", "trial", "dev", "embed"]
+"""What a call is for: a turn, a judgement, a replay, new behaviours, their trial, a dev problem, or
+embeddings for a program, which are in the completion's `extra`."""
 MAX_CHARS = 200_000
 """Longer answers are cut, about 50,000 tokens of English text."""
 StateT = TypeVar("StateT")

@@ -26,6 +26,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ConfigError, ProviderError
+from orchestry.core.extras import packed
 from orchestry.core.files import json_lines
 from orchestry.core.tools import ToolCall
 from orchestry.core.types import Completion, Frozen, Request
@@ -94,6 +95,7 @@ class FakeProvider:
     deterministic = True
     cacheable = False  # its answers cost nothing, and cached ones would hide a changed script
     bills_unanswered = False
+    embeds = True
     slots: int | None = None
 
     def __init__(
@@ -128,6 +130,8 @@ class FakeProvider:
         self._fail(digest)
         if started is not None:
             started()
+        if request.purpose == "embed":
+            return _embedding(request)
         may = self._script is None and request.may_call
         if may and (request.must_call or rng.random() < CALLS_SHARE):
             return self._calling(request, rng)
@@ -219,6 +223,24 @@ class FakeProvider:
         return filler(tokens, rng), tokens
 
 
+def _embedding(request: Request) -> Completion:
+    """Directions drawn from the texts alone: equal ones have equal embeddings."""
+    told = json.loads(request.messages[-1].content)
+    given = told["input"]
+    several = isinstance(given, list) and not isinstance(given[0], int)
+    data = []
+    for place, one in enumerate(given if several else [given]):
+        rng = random.Random(json.dumps(one))
+        found = [rng.gauss(0.0, 1.0) for _ in range(told.get("dimensions", _DIMENSIONS))]
+        size = math.hypot(*found)
+        vector = [round(number / size, 6) for number in found]
+        data.append({"object": "embedding", "index": place, "embedding": vector})
+    tokens = math.ceil(len(request.messages[-1].content) / _BYTES_PER_TOKEN)
+    return Completion(
+        text="", model=request.model, input_tokens=tokens, extra=packed({"data": data})
+    )
+
+
 def _structured(schema: Mapping[str, Any], max_tokens: int, rng: random.Random) -> tuple[str, int]:
     """An instance of the schema; if it needs more than `max_tokens` it is cut and is not valid
     JSON."""
@@ -262,6 +284,7 @@ def _fits(line: _Line, agent: str, said: str) -> bool:
 
 _TEXT = "the answer does what was asked and says why it works so one case is still missing"
 _WORDS = _TEXT.split()
+_DIMENSIONS = 1536
 _MOST_ITEMS = 4
 _MOST_WORDS = 12
 _SPREAD = 100

@@ -21,6 +21,7 @@ from orchestry.core.config import RunConfig
 from orchestry.core.errors import (
     BudgetExceeded,
     CallTooDear,
+    ConfigError,
     Interrupted,
     Overbilled,
     PromptTooLong,
@@ -321,6 +322,8 @@ class Gateway:
     ) -> Completion:
         """One attempt, with a call slot and a reservation; only one at a time if the server is
         away."""
+        if request.purpose == "embed":
+            self._check_embeds(request)
         bound = self._provider.input_bound(request)
         shared |= bool(request.tools)  # the prompt after its calls begins with this one
         worst = self._prices.worst(request.model, bound, request.max_tokens, shared)
@@ -334,6 +337,19 @@ class Gateway:
         finally:
             if not sent:
                 self.ledger.release(call, "the run was stopped before it was sent")
+
+    def _check_embeds(self, request: Request) -> None:
+        """Raises ProviderError, which a program is told, where no embeddings can be had or paid."""
+        why = ""
+        if not getattr(self._provider, "embeds", False):
+            why = f"provider {self._provider.name} has no embeddings: ask another server for them"
+        else:
+            try:
+                self._prices.check([request.model])
+            except ConfigError as error:
+                why = str(error)
+        if why:
+            raise ProviderError(why, transient=False, billed=False, refused=True)
 
     async def _ask(
         self,
@@ -378,7 +394,7 @@ class Gateway:
         why = utf8(reason(error))
         if why not in self._told:
             self._told.add(why)
-            what = f"{request.agent}'s answer"
+            what = f"{request.agent}'s {'embedding' if request.purpose == 'embed' else 'answer'}"
             if request.purpose == "distil":
                 what = f"the answer with behaviours for the {request.agent}"
             left_out = void == "failed" and request.purpose == "act"

@@ -57,6 +57,7 @@ class OpenAIProvider(SdkProvider):
 
     name = "openai"
     client_class = "AsyncOpenAI"
+    embeds = True
 
     def __init__(
         self,
@@ -77,10 +78,29 @@ class OpenAIProvider(SdkProvider):
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
         """One attempt; see Provider. The server caches prompts by itself."""
+        if request.purpose == "embed":
+            return await self._embedded(request)
         answer = await self._sent(self._body(request))
         if started is not None:
             started()
         return self._completion(request, answer)
+
+    async def _embedded(self, request: Request) -> Completion:
+        """Embeddings of what the last message tells, in JSON."""
+        told = {"model": request.model, **json.loads(request.messages[-1].content)}
+        answer = await post(self._client, "/embeddings", told, self._endpoint)
+        if (failure := self._failure(answer, None)) is not None:
+            raise failure
+        data = answer.get("data")
+        if not isinstance(data, list) or not data or not all(isinstance(d, dict) for d in data):
+            raise malformed(self._endpoint, f"no embeddings in it: {answer}")
+        usage = billed(answer.get("usage"), self.input_bound(request), 0, some=False)
+        return Completion(
+            text="",
+            model=request.model,
+            input_tokens=usage.input,
+            extra=self._endpoint.answered(packed({"data": data})),
+        )
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent."""

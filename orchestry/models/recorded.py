@@ -52,6 +52,8 @@ class RecordedProvider:
         self.model = opened.model
         self.base_url = f"recorded:{opened.provider}"
 
+    embeds = True
+
     async def __aenter__(self) -> RecordedProvider:
         return self
 

@@ -246,6 +246,7 @@ _PURPOSES = {
     "judge": "the judge",
     "credit": "replays for credit",
     "dev": "dev problems",
+    "embed": "a program's embeddings",
 }
 """Names of call purposes; others keep their own name."""
 

@@ -130,7 +130,8 @@ class Rollout(Generic[StateT]):
         """Of an AgentTask whose programs are run: starts one per chain, and lets go of them at the
         end."""
         host = self.task.host if isinstance(self.task, AgentTask) else None
-        return host.rollouts() if host else nullcontext()
+        embeds = None if self.in_step else self.policy  # weights that draw together embed nothing
+        return host.rollouts(embeds) if host else nullcontext()
 
     async def _grown(self, problem: Problem, seed: int, programs: Rollouts | None) -> Tree[StateT]:
         """The tree, stage by stage."""

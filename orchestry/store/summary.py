@@ -51,7 +51,7 @@ LEARNING = {
 backends.local.diagnostics."""
 _WHOLE = 0.9
 """Means over a smaller share of the episodes, or of the trajectories, are marked."""
-_USES = {"act": "search", "judge": "judge", "credit": "credit"}
+_USES = {"act": "search", "judge": "judge", "credit": "credit", "embed": "search"}
 """The summary's category per purpose of a call; all others are learning."""
 
 

@@ -402,7 +402,7 @@ def test_the_address_answers_only_who_it_is_for() -> None:
             "role": post(chat.replace("writer", "reader"), team),
             "model": post(f"{team.url}/chat/completions", team, model="reader"),
             "rollout": post(chat.replace("/rollout/", "/rollout/9"), team),
-            "path": post(f"{team.url}/embeddings", team),
+            "path": post(f"{team.url}/audio", team),
         }
         codes = {name: answer.status_code for name, answer in told.items()}
         wrong = {"key": 401, "no text": 401, "role": 404, "model": 404, "rollout": 410, "path": 404}
@@ -411,7 +411,7 @@ def test_the_address_answers_only_who_it_is_for() -> None:
         assert "api_key=team.key" in said["key"]
         assert "only writer, critic" in said["role"]
         assert "as the model" in said["model"]
-        assert "is not answered here, only /chat/completions, /messages, /responses" in said["path"]
+        assert "is not answered here, only /chat/completions, /completions, /mess" in said["path"]
         with pytest.raises(TaskError, match="the team has no agent 'reader'"):
             team.base_url("reader")
 

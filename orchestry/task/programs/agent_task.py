@@ -162,6 +162,11 @@ class AgentTask(BaseTask[Conversation]):
     """Most calls of models in one rollout; the next is refused."""
     timeout_s: ClassVar[float] = 600.0
     """Longest time without a call and without an end; then the rollout has failed."""
+    models: ClassVar[Mapping[str, str]] = {}
+    """What the program calls an agent's model, by role, where that is not the role itself."""
+    marks: ClassVar[Mapping[str, str]] = {}
+    """By role, a text in its system prompt that tells it from others of the same model; without
+    one, the role itself as a word."""
     judged: ClassVar[bool] = False
     host: Host | None = None
     """What answers the programs; None where none is run."""
@@ -181,7 +186,12 @@ class AgentTask(BaseTask[Conversation]):
             raise TaskError(f"task {self.name} has no program: write play, or set command")
         if not 0 < self.reward_max < math.inf:
             raise TaskError(f"task {self.name}: reward_max is {self.reward_max}: set it above 0")
-        check_roles(self.name, [spec.role for spec in self.agents])
+        check_roles(self.name, roles := [spec.role for spec in self.agents])
+        if odd := [one for one in (*self.models, *self.marks) if one not in roles]:
+            raise TaskError(
+                f"task {self.name}: `models` or `marks` names {odd[0]}, and its agents are "
+                f"{', '.join(roles)}: name one of these"
+            )
         for spec in self.agents:
             if spec.tools:
                 raise TaskError(

@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -24,22 +24,47 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, RewardFault, TaskError, reason
-from orchestry.core.types import Completion, Problem, Score, Turn, utf8
+from orchestry.core.errors import ConfigError, OrchestryError, RewardFault, TaskError, reason
+from orchestry.core.types import (
+    Completion,
+    Message,
+    Policy,
+    Problem,
+    Request,
+    Score,
+    Turn,
+    utf8,
+)
 from orchestry.task.programs import wire
 from orchestry.task.programs.agent_task import AgentTask, Ask, Conversation, Team
+from orchestry.task.programs.beside import (
+    COUNT,
+    EMBEDDINGS,
+    MODELS,
+    counted,
+    embedded,
+    embedding,
+    model,
+    models,
+)
 from orchestry.task.programs.responses import RESPONSES
+from orchestry.task.programs.roles import HEADER, called, named_by, role_of
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+    Work = Callable[[web.Request, "Program"], Awaitable[web.StreamResponse]]
+    """Answers a call of a rollout's program."""
+
 LOOPBACK = "127.0.0.1"
 _NO_PROXY = ("NO_PROXY", "no_proxy")
+PROGRAM = "program"
+"""Who asks for what is no agent's answer, in the bill."""
 KEY_BYTES = 16
+NO_EMBEDDINGS = "weights of this machine have no embeddings: ask another server for them"
 TOO_LONG = "context_length_exceeded: the prompt leaves no room for an answer, so shorten it"
-_TEAM = "v1"
-"""In place of a role, in the address of the whole team."""
 KINDS = (*wire.KINDS, RESPONSES)
+MESSAGES = next(kind for kind in KINDS if kind.path == "/messages")
 MOST_BYTES = 16 << 20
 """Of a call's body."""
 DEEPEST = 100
@@ -71,6 +96,8 @@ class Program:
     _loop: asyncio.AbstractEventLoop
     structured: bool = True
     """Whether answers may be asked for by a schema."""
+    policy: Policy | None = None
+    """What embeds; None where weights of this machine answer."""
     _waiting: list[_Waiting] = field(default_factory=list)
     _drawn: dict[str, _Waiting] = field(default_factory=dict)
     """By role, the calls for which moves are drawn."""
@@ -79,6 +106,8 @@ class Program:
     _calls: int = 0
     _end: Score | TaskError | None = None
     _closed: bool = False
+    _broken: OrchestryError | None = None
+    """What ends the run, such as its cap, met by a call beside the moves."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, state: Conversation) -> Conversation:
@@ -100,8 +129,7 @@ class Program:
 
     async def ask(self, ask: Ask) -> Completion:
         """Waits until the run has answered. Raises Refused."""
-        if self._closed or self._end is not None:
-            raise Refused(410, "this rollout is over: make no more calls in it")
+        self._check_open()
         if self._calls >= self.task.max_turns:
             raise Refused(
                 400,
@@ -122,6 +150,35 @@ class Program:
                 self._calls -= 1
             raise
 
+    async def embed(self, told: str, model: str) -> Completion:
+        """The embeddings of what `embedding` read: no move, but paid as one. Raises Refused."""
+        self._check_open()
+        if self.policy is None:
+            raise Refused(400, NO_EMBEDDINGS)
+        self._news.set()  # it does something
+        shown = (Message(role="user", content=told),)
+        request = Request(
+            agent=PROGRAM,
+            purpose="embed",
+            model=model,
+            messages=shown,
+            max_tokens=1,
+            programmed=True,
+        )
+        try:
+            ((answer,),) = await self.policy.sample([request], 1)
+        except OrchestryError as error:
+            self._broken = error
+            self._news.set()
+            raise Refused(410, reason(error)) from None
+        if why := TOO_LONG if answer.void == "too_long" else answer.failed:
+            raise Refused(400, why)
+        return answer
+
+    def _check_open(self) -> None:
+        if self._closed or self._end is not None or self._broken is not None:
+            raise Refused(410, "this rollout is over: make no more calls in it")
+
     def close(self) -> None:
         """Lets go of the program: what it still asks is refused."""
         self._closed = True
@@ -134,7 +191,7 @@ class Program:
 
     async def _settled(self, state: Conversation) -> Conversation:
         """Waits for a call or for the end."""
-        while not self._waiting and self._end is None:
+        while not self._waiting and self._end is None and self._broken is None:
             self._news.clear()
             try:
                 await asyncio.wait_for(self._news.wait(), self.task.timeout_s)
@@ -144,6 +201,9 @@ class Program:
                     f"{self.task.timeout_s:g} s on problem {self.problem.id}: raise timeout_s, or "
                     "see where it hangs"
                 )
+        if self._broken is not None:
+            self.close()
+            raise self._broken
         if self._end is None:
             for one in [*self._waiting]:  # a role's other calls wait for its first one
                 if one.ask.role not in self._drawn:
@@ -207,7 +267,7 @@ async def _unknown(request: web.Request) -> web.Response:
     """Any other path."""
     from aiohttp import web
 
-    known = ", ".join(kind.path for kind in KINDS)
+    known = ", ".join((*(kind.path for kind in KINDS), EMBEDDINGS, COUNT, MODELS))
     text = f"{request.path} is not answered here, only {known}"
     return web.json_response(wire.chat_error(text), status=404)
 
@@ -253,10 +313,16 @@ class Host:
                 f"aiohttp, which can't be imported here ({reason(error)}): {install('agents')}"
             ) from None
         app = web.Application(client_max_size=MOST_BYTES)
-        for kind in KINDS:
-            for start in ("", "/v1", "/v1/v1"):  # clients differ in what they add
-                path = f"/rollout/{{id}}/{{role}}{start}{kind.path}"
-                app.router.add_post(path, self._handler(kind))
+        for start in ("", "/v1", "/v1/v1"):  # clients differ in what they add
+            head = f"/rollout/{{id}}/{{role}}{start}"
+            for kind in KINDS:
+                app.router.add_post(
+                    f"{head}{kind.path}", self._handler(kind.error, self._asked(kind))
+                )
+            for path, work in ((COUNT, self._counted), (EMBEDDINGS, self._embedded)):
+                app.router.add_post(f"{head}{path}", self._handler(wire.chat_error, work))
+            for path in (MODELS, f"{MODELS}/{{name:.+}}"):
+                app.router.add_get(f"{head}{path}", self._handler(wire.chat_error, self._models))
         app.router.add_route("*", "/{path:.*}", _unknown)
         # a client that has given up is not answered, and frees its place
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
@@ -274,16 +340,18 @@ class Host:
             await runner.cleanup()
 
     @contextmanager
-    def rollouts(self) -> Iterator[Rollouts]:
-        """Starts programs, and lets go of them at the end of the block."""
-        mine = Rollouts(self)
+    def rollouts(self, policy: Policy | None = None) -> Iterator[Rollouts]:
+        """Starts programs, and lets go of them at the end of the block; `policy`: what embeds."""
+        mine = Rollouts(self, policy)
         try:
             yield mine
         finally:
             for name in mine.names:
                 self._programs.pop(name).close()
 
-    def program(self, problem: Problem, seed: int) -> tuple[str, Program]:
+    def program(
+        self, problem: Problem, seed: int, policy: Policy | None = None
+    ) -> tuple[str, Program]:
         """A new rollout, by its name."""
         self._numbers += 1
         name = str(self._numbers)
@@ -291,22 +359,18 @@ class Host:
         key = secrets.token_urlsafe(KEY_BYTES)  # other users of this machine must not guess it
         team = Team(roles, seed, key, f"{self._address}/{name}")
         loop = asyncio.get_running_loop()
-        program = Program(self.task, problem, team, loop, self._structured)
+        program = Program(self.task, problem, team, loop, self._structured, policy)
         self._programs[name] = program
         return name, program
 
-    def _handler(self, kind: wire.Kind) -> Any:
-        async def handle(request: web.Request) -> web.StreamResponse:
+    def _asked(self, kind: wire.Kind) -> Work:
+        """Answers a call of a model, as a move."""
+
+        async def work(request: web.Request, program: Program) -> web.StreamResponse:
             from aiohttp import web
 
-            try:
-                program, body = self._program(request), await _body(request)
-                role = _role(request.match_info["role"], body, program.team.roles)
-                answer = await program.ask(_shallow(kind.read(role, body)))
-            except wire.Unreadable as error:
-                return web.json_response(kind.error(str(error)), status=400)
-            except Refused as error:
-                return web.json_response(kind.error(str(error)), status=error.status)
+            body, ask = await self._read(kind, request)
+            answer = await program.ask(ask)
             if not body.get("stream"):
                 return web.json_response(kind.answer(answer, body))
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -314,6 +378,56 @@ class Host:
             for chunk in kind.stream(answer, body):
                 await response.write(chunk.encode())
             return response
+
+        return work
+
+    async def _read(self, kind: wire.Kind, request: web.Request) -> tuple[wire.Body, Ask]:
+        """A call, and the agent that it asks."""
+        body, named = await _body(request), _named(request)
+        ask = _shallow(kind.read(named, body))
+        role = role_of(self.task, named, str(body.get("model") or ""), ask)
+        return body, replace(ask, role=role)
+
+    async def _counted(self, request: web.Request, program: Program) -> web.StreamResponse:
+        from aiohttp import web
+
+        _, ask = await self._read(MESSAGES, request)
+        return web.json_response(counted(ask))
+
+    async def _embedded(self, request: web.Request, program: Program) -> web.StreamResponse:
+        from aiohttp import web
+
+        body = await _body(request)
+        answer = await program.embed(embedding(body), body["model"])
+        return web.json_response(embedded(answer, body))
+
+    async def _models(self, request: web.Request, program: Program) -> web.StreamResponse:
+        """The agents by the names that the program may ask them by; or one of these."""
+        from aiohttp import web
+
+        roles, asked = program.team.roles, request.match_info.get("name")
+        names = [*roles, *self.task.models.values()]
+        if asked is None:
+            return web.json_response(models([*dict.fromkeys(names)]))
+        if not _named(request) and len(roles) > 1 and not called(self.task, asked):
+            raise Refused(404, f"there is no model {wire.short(asked)}, only {', '.join(names)}")
+        return web.json_response(model(asked))
+
+    def _handler(self, form: Callable[[str], dict[str, Any]], work: Work) -> Any:
+        """A route: what can't be answered costs the program one clear line, in `form`."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            from aiohttp import web
+
+            try:
+                return await work(request, self._program(request))
+            except wire.Unreadable as error:
+                status, text = 400, str(error)
+            except TaskError as error:
+                status, text = 404, str(error)
+            except Refused as error:
+                status, text = error.status, str(error)
+            return web.json_response(form(text), status=status)
 
         return handle
 
@@ -334,26 +448,19 @@ class Rollouts:
     """The rollouts of one episode."""
 
     host: Host
+    policy: Policy | None = None
     names: list[str] = field(default_factory=list)
 
     async def start(self, state: Conversation, seed: int) -> Conversation:
         """A program's first state."""
-        name, program = self.host.program(state.problem, seed)
+        name, program = self.host.program(state.problem, seed, self.policy)
         self.names.append(name)
         return await program.start(state)
 
 
-def _role(named: str, body: Mapping[str, Any], roles: Sequence[str]) -> str:
-    """Who is asked: by the address, or at the whole team's by the model. Raises Refused."""
-    asked = roles[0] if len(roles) == 1 else str(body.get("model"))
-    found = asked if named == _TEAM else named
-    if found not in roles:
-        raise Refused(
-            404,
-            f"the team has no agent '{found}', only {', '.join(roles)}: name one in the address or "
-            "as the model",
-        )
-    return found
+def _named(request: web.Request) -> str:
+    """The agent that is named outright, else ''."""
+    return named_by(request.match_info["role"], request.headers.get(HEADER, ""))
 
 
 async def _body(request: web.Request) -> Mapping[str, Any]:

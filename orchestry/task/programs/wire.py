@@ -30,6 +30,7 @@ _CHAT_FIELDS = (
     *("role", "content", "tool_calls", "tool_call_id", "name", "refusal"),
     *("function_call", "audio", "annotations"),
 )
+_TEXT_LACKS = ("suffix", "echo", "logprobs", "logit_bias")
 _THINKS = ("thinking", "redacted_thinking")
 _OURS = "orchestry:"
 """Begins the signature of a thinking block that holds what a server of the other format added."""
@@ -60,8 +61,7 @@ class Kind:
 
 def _read_chat(role: str, body: Body) -> Ask:
     refuse(body, _CHAT_LACKS)
-    if body.get("n") not in (None, 1):
-        raise Unreadable("n is not 1: ask once per answer")
+    _once(body, "n")
     if body.get("modalities") not in (None, ["text"]):
         raise Unreadable("modalities has more than text: leave it out")
     told = [_chat_message(one) for one in objects(body, "messages")]
@@ -140,8 +140,46 @@ def _usage(answer: Completion) -> dict[str, int]:
     return {"prompt_tokens": given, "completion_tokens": drawn, "total_tokens": given + drawn}
 
 
+def _once(body: Body, *names: str) -> None:
+    """Raises Unreadable for a call that asks for several answers."""
+    for name in names:
+        if body.get(name) not in (None, 1):
+            raise Unreadable(f"{name} is not 1: ask once per answer")
+
+
 def chat_error(text: str) -> dict[str, Any]:
     return {"error": {"message": text, "type": "orchestry", "param": None, "code": None}}
+
+
+# --- completions, OpenAI's oldest ---------------------------------------------------------------
+
+
+def _read_text(role: str, body: Body) -> Ask:
+    refuse(body, _TEXT_LACKS)
+    _once(body, "n", "best_of")
+    given = body.get("prompt")
+    text = given[0] if isinstance(given, list) and len(given) == 1 else given
+    if not isinstance(text, str):
+        raise Unreadable(f"prompt is {short(given)}: give one text")
+    return Ask(
+        role=role,
+        messages=(message_of("user", text),),
+        max_tokens=whole_number(body, "max_tokens"),
+        stop=_stop(body, "stop"),
+    )
+
+
+def _text(answer: Completion, body: Body) -> dict[str, Any]:
+    choice = {"index": 0, "text": answer.text, "logprobs": None, "finish_reason": _finish(answer)}
+    head = {**_chat_head(body, "text_completion"), "id": fresh("cmpl")}
+    return {**head, "choices": [choice], "usage": _usage(answer)}
+
+
+def _text_stream(answer: Completion, body: Body) -> Iterator[str]:
+    whole = _text(answer, body)
+    counts = as_dict(body.get("stream_options")).get("include_usage")
+    yield event(whole if counts else {**whole, "usage": None})
+    yield "data: [DONE]\n\n"
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -363,7 +401,7 @@ def offer(body: Body, tools: Sequence[ToolSpec]) -> dict[str, Any]:
         return {**found, "must_call": _chosen(choice, tools)}
     if kind not in (None, "auto", "none"):
         raise Unreadable(
-            f"tool_choice is {_short(told)}: give auto, none, required (with tools) or one of your "
+            f"tool_choice is {short(told)}: give auto, none, required (with tools) or one of your "
             "own tools"
         )
     return found
@@ -373,11 +411,11 @@ def _chosen(choice: Body, tools: Sequence[ToolSpec]) -> str:
     """The name of a tool that is chosen. Raises Unreadable for one that is not there."""
     name = as_dict(choice.get("function")).get("name", choice.get("name"))
     if name not in [one.name for one in tools]:
-        raise Unreadable(f"tool_choice names {_short(name)}, which is none of the tools")
+        raise Unreadable(f"tool_choice names {short(name)}, which is none of the tools")
     return str(name)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """What a program sent, for a message of one line."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
@@ -400,7 +438,7 @@ def whole_number(body: Body, name: str) -> int | None:
         return None
     if type(value) is not int or value < 1:
         raise Unreadable(
-            f"{name} is {_short(value)}: give a whole number from 1 on, or leave it out"
+            f"{name} is {short(value)}: give a whole number from 1 on, or leave it out"
         )
     return value
 
@@ -419,5 +457,6 @@ def event(data: Body, name: str = "") -> str:
 
 KINDS = (
     Kind("/chat/completions", _read_chat, _chat, _chat_stream, chat_error),
+    Kind("/completions", _read_text, _text, _text_stream, chat_error),
     Kind("/messages", _read_messages, _claude, _claude_stream, _claude_error),
 )
