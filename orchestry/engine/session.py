@@ -124,7 +124,8 @@ class Work(ABC):
             return
         self._asked_to_stop = True
         paid = self.plan.backend.must_finish
-        wait = f"{paid} calls in flight may finish; press Ctrl-C again to give them up"
+        calls = f"{paid} call{'s' * (paid != 1)} in flight"
+        wait = f"{calls} may finish; press Ctrl-C again to give them up"
         self.note(f"stopping: {wait}" if paid else "stopping")
         self.fail(Interrupted(f"interrupted: {self._goes_on} continues it"))
         if not paid and not self.plan.backend.in_step:  # its threads stop by themselves

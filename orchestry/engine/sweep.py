@@ -352,7 +352,7 @@ class Sweep:
             for each in range(seed, seed + asked.seeds)
             for folder, config in configs.items()
         ]
-        todo = [one for one in runs if not is_whole(one, asked.split, asked.samples)]
+        todo = list[Asked]()
 
         def propose() -> Callable[[], Asked] | None:
             if not todo:
@@ -368,6 +368,11 @@ class Sweep:
             key = str(one.place.relative_to(self.folder))
             self.study.slices.settle(key, nano(spent_in(one.place)), "ended")
 
+        for one in runs:
+            if is_whole(one, asked.split, asked.samples):
+                ended(one)  # a process that was killed may not have given back the rest
+            else:
+                todo.append(one)
         play_all(propose, self._places, ended, self._interrupts)
 
     def _confirmed_by(self, own: Asked) -> Asked:

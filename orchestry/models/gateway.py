@@ -311,6 +311,7 @@ class Gateway:
         if cached is None:
             return None
         event = self._answered(None, key, request, cached.model_copy(update={"usd": 0.0}), 0.0)
+        event = event.model_copy(update={"saved": self._prices.cost(cached, request.model)})
         self.ledger.note(event)
         self._keep(event)
         return event.completion
@@ -428,10 +429,12 @@ class Gateway:
     def _priced(self, completion: Completion, request: Request, worst: float) -> Completion:
         usd = self._prices.cost(completion, request.model)
         if nano(usd) > nano(worst):
+            count = self._open["paid"]
+            others = f"{count} call{'s' * (count != 1)} in flight"
             error = Overbilled(
                 f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
                 f"${worst:.6g}: its token counts are above the request's bounds, so no cap can be "
-                f"kept and nothing more is asked, but {self._open['paid']} calls in flight will be "
+                f"kept and nothing more is asked, but {others} will be "
                 "billed; results are kept: correct the server or its price, then "
                 f"`orchestry resume {self.ledger.folder}`"
             )

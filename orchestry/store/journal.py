@@ -74,6 +74,8 @@ class Answered(Frozen):
     completion: Completion
     at: float
     seconds: float = 0.0
+    saved: float = Field(0.0, exclude_if=lambda usd: not usd)
+    """The dollars that an answer from the cache would have cost."""
 
 
 class Released(Frozen):
