@@ -223,7 +223,13 @@ async def test_one_team_earns_the_same_whatever_words_a_server_has_for_too_long(
 
 # --- programs -----------------------------------------------------------------------------------
 
-USE: dict[str, Any] = {"type": "tool_use", "id": "c", "name": "count", "input": {"of": "e"}}
+USE: dict[str, Any] = {
+    "type": "tool_use",
+    "id": "c",
+    "name": "count",
+    "input": {"of": "e"},
+    "sig": "s/+=",
+}
 COUNT = {**CALL, "function": {**CALL["function"], "name": "count", "arguments": {"of": "e"}}}
 
 
@@ -256,7 +262,7 @@ async def test_programs_hand_back_what_a_server_added_and_lose_no_argument(
     said = next(one for one in server.bodies[1]["messages"] if one["role"] == "assistant")
     if vendor == "anthropic":
         assert said["content"][: len(SIGNED)] == SIGNED
-        assert said["content"][-1]["input"] == {"of": "e"}
+        assert said["content"][-1] == {**USE, "id": said["content"][-1]["id"]}
     else:
         assert {name: said[name] for name in ADDED} == ADDED
         (call,) = said["tool_calls"]
@@ -286,3 +292,18 @@ async def test_a_mixed_team_goes_on_with_the_same_calls_at_another_vendor(tmp_pa
         told = json.dumps(server.bodies[1]["messages"])
         assert "a|b" not in told
         assert "<|channel|>" not in told
+
+
+async def test_a_key_in_an_addresss_query_is_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(chat({"content": "sent key=very-secret-1"})) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1?api-version=1&key=very-secret-1")
+        plain = config("", *WORDS, "provider.base_url=null", "episodes=1", "search.k_samples=1")
+        watch = Noted()
+        run = await asyncio.to_thread(run_plan, prepare(plain), tmp_path / "run", watch)
+    assert server.paths[0] == "/v1/chat/completions?api-version=1&key=very-secret-1"
+    files = [path.read_bytes() for path in run.folder.rglob("*") if path.is_file()]
+    assert len(files) > 4
+    assert not any(b"very-secret-1" in text for text in files)
+    assert "very-secret-1" not in str(watch.notes)
