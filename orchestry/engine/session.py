@@ -29,7 +29,7 @@ from orchestry.core.errors import (
     fault,
 )
 from orchestry.core.types import Problem, Tools
-from orchestry.engine.manifest import Reason, summary_of, write_manifest
+from orchestry.engine.manifest import Reason, summary_of, unspoken, write_manifest
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Faults, Verdicts
 from orchestry.models.ledger import Ledger
@@ -169,6 +169,8 @@ class Session(Work):
         self.store.rewrite()
         summary = summary_of(self.plan, self.store, reason, seconds)
         self.store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
+        if why := unspoken(self.plan.config, summary.usage):
+            self.note(why)
 
     async def play(self, rate: Verdicts) -> None:
         """See Work."""

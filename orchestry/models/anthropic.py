@@ -15,7 +15,7 @@ from itertools import dropwhile
 from typing import Any
 
 from orchestry.core.errors import ProviderError
-from orchestry.core.extras import THINKING, as_dict, packed, unpacked
+from orchestry.core.extras import THINKING, TOOL_USE, as_dict, others, packed, unpacked
 from orchestry.core.tools import ANY, ToolCall, fit_id
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
@@ -324,7 +324,13 @@ def _append(messages: list[dict[str, Any]], role: str, block: dict[str, Any]) ->
 def _said(message: Message) -> list[dict[str, Any]]:
     """An assistant's text, which may not be empty, and its calls."""
     calls = [
-        {"type": "tool_use", "id": fit.id, "name": fit.name, "input": call.given}
+        {
+            **as_dict(unpacked(call.extra).get(TOOL_USE)),
+            "type": "tool_use",
+            "id": fit.id,
+            "name": fit.name,
+            "input": call.given,
+        }
         for call in message.calls
         for fit in (call.fit,)
     ]
@@ -344,10 +350,12 @@ def _result(message: Message) -> dict[str, Any]:
 def _call(block: Mapping[str, Any]) -> ToolCall:
     """A call, whose arguments are an object, or pieces of its text if it was streamed."""
     given = block.get("input")
+    added = others(block, "type", "id", "name", "input")
     return ToolCall(
         id=text_in(block.get("id")),
         name=text_in(block.get("name")),
         arguments=given if isinstance(given, str) else json.dumps({} if given is None else given),
+        extra=packed({TOOL_USE: {name: one for name, one in added.items() if one is not None}}),
     )
 
 

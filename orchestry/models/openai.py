@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from orchestry.core.errors import ProviderError
 from orchestry.core.extras import (
     THINKING,
+    TOOL_USE,
     as_dict,
     has_thoughts,
     others,
@@ -255,7 +256,7 @@ def _choice(request: Request) -> dict[str, Any]:
 def _called(call: ToolCall) -> dict[str, Any]:
     """With an object as its arguments, and a legal name: servers refuse others."""
     arguments = json.dumps(call.given, ensure_ascii=False)
-    return call.fit.model_copy(update={"arguments": arguments}).function
+    return others(call.fit.model_copy(update={"arguments": arguments}).function, TOOL_USE)
 
 
 def is_vendor(url: str) -> bool:

@@ -237,6 +237,8 @@ class UsageRecord(Frozen):
     input_tokens: int
     output_tokens: int
     usd: float
+    unspoken: int = Field(0, exclude_if=lambda found: not found)
+    """Answers that reached their token limit before any visible text: thoughts used all of it."""
 
 
 MOST_POINTS = 100.0

@@ -16,6 +16,8 @@ from statistics import fmean
 from typing import Any
 
 from orchestry.core.errors import StoreError
+from orchestry.core.extras import split_thoughts
+from orchestry.core.types import Completion
 from orchestry.store.checkpoints import best_evaluation, dev_summary
 from orchestry.store.journal import (
     Answered,
@@ -137,6 +139,7 @@ class _Sum:
     cache_hits: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    unspoken: int = 0
     nano_usd: int = 0
     """Whole nano-dollars, so that the sum does not depend on the order of answers."""
     place: str = ""
@@ -161,6 +164,7 @@ class Usage:
             self.refused.discard(digest)
         if event.source == "cache":
             total.cache_hits += 1
+        total.unspoken += event.source != "failed" and _is_unspoken(event.completion)
         if event.source not in ("provider", "weights"):
             return
         total.calls += 1
@@ -181,9 +185,16 @@ class Usage:
                 input_tokens=total.input_tokens,
                 output_tokens=total.output_tokens,
                 usd=total.nano_usd / NANO,
+                unspoken=total.unspoken,
             )
             for (agent, purpose), total in sorted(self._sums.items())
         )
+
+
+def _is_unspoken(said: Completion) -> bool:
+    """Whether the limit ended an answer before it had any text but thoughts."""
+    cut = said.stop == "length" and not said.calls
+    return cut and not split_thoughts(said.text, cut=True)[1].strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

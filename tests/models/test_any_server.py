@@ -62,7 +62,7 @@ def _replaced(draw: st.DrawFn, whole: dict[str, Any], spared: tuple[str, ...]) -
 def chats(draw: st.DrawFn) -> Made:
     """An answer of chat completions, or nearly."""
     given = draw(st.lists(OBJECTS, max_size=2))
-    calls = [
+    calls: list[Any] = [
         {
             **draw(OBJECTS),
             "id": draw(st.none() | st.text(max_size=5)),
@@ -75,7 +75,8 @@ def chats(draw: st.DrawFn) -> Made:
     ]
     text = draw(st.none() | st.text(max_size=8) | JSON | st.just("<think>hm</think>4"))
     message = {"content": text, "refusal": draw(st.none() | st.text(max_size=3))}
-    message = {**_replaced(draw, message, ()), "tool_calls": calls or draw(JSON)}
+    none: Any = draw(JSON)
+    message = {**_replaced(draw, message, ()), "tool_calls": calls or none}
     finish = st.sampled_from(["stop", "length", "tool_calls", "error", None, "?"])
     choice = _replaced(draw, {"finish_reason": draw(finish), "message": message}, ("message",))
     body = {**OPENAI_ANSWER, "choices": [choice], "usage": draw(USAGE)}

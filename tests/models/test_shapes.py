@@ -138,7 +138,7 @@ async def test_what_a_server_added_goes_back_to_it() -> None:
 
 
 async def test_claudes_thinking_goes_back_to_it_streamed_or_not() -> None:
-    use = {"type": "tool_use", "id": "c", "name": "add", "input": {"a": None}}
+    use = {"type": "tool_use", "id": "c", "name": "add", "input": {"a": None}, "caller": {"x": 1}}
     plain = await answer_to(after(), claude(*SIGNED, use), "anthropic")
     begun = {"type": "thinking", "thinking": "", "signature": ""}
     pieces = [
@@ -168,10 +168,14 @@ async def test_claudes_thinking_goes_back_to_it_streamed_or_not() -> None:
 async def test_in_a_mixed_team_each_server_gets_its_own_additions_alone() -> None:
     other = await answer_to(after(), chat({"content": "", **ADDED, "tool_calls": [CALL]}))
     thought = await answer_to(
-        after(), claude(*SIGNED, {"type": "tool_use", "id": "c", "name": "add"}), "anthropic"
+        after(),
+        claude(*SIGNED, {"type": "tool_use", "id": "c", "name": "add", "x": "y"}),
+        "anthropic",
     )
     assert "Two and two" not in json.dumps(await sent(stepped(other), "anthropic"))
-    assert "Two and two" not in json.dumps(await sent(stepped(thought)))
+    told = await sent(stepped(thought))
+    assert "Two and two" not in json.dumps(told)
+    assert {*told[-2]["tool_calls"][0]} == {"id", "type", "function"}
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
