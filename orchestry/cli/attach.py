@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from orchestry.core.files import write_atomic
 
 TASK = Template('''"""A program of yours, started once per rollout."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestry import AgentSpec, AgentTask, Problem, Split, read_problems
@@ -121,7 +121,7 @@ def _attach(
     Anthropic look for them, and its problem in ORCHESTRY_PROBLEM. It prints its reward last, as in
     {"reward": 0.5}. Nothing is started yet.
     """
-    from orchestry.cli.tasks import class_name, tell_next
+    from orchestry.cli.tasks import tell_next
 
     roles, models = _team(agents)
     if not 0 < reward_max < math.inf:
@@ -129,6 +129,26 @@ def _attach(
     command = tuple(map(_absolute, words))
     _check(name, roles, command)
     bank, said = taken(problems, columns)
+    folder = _place(parent, name, force)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = _task(name, roles, models, command, reward_max)
+    write_atomic(folder / "task.py", text.encode())
+    write_atomic(folder / "problems.jsonl", written(bank))
+    for line in filter(None, (said, _shared(roles, models))):
+        typer.echo(line)
+    tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+
+
+def _task(
+    name: str,
+    roles: Sequence[str],
+    models: Mapping[str, str],
+    command: Sequence[str],
+    reward_max: float,
+) -> str:
+    """The text of task.py."""
+    from orchestry.cli.tasks import class_name
+
     most = f"    reward_max = {reward_max}  # the highest that it prints; each is divided by it\n"
     values = {
         "name": name,
@@ -138,19 +158,20 @@ def _attach(
         "command": repr(command),
         "reward": "" if reward_max == 1 else most,
     }
-    folder = _place(parent, name, force)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "task.py", TASK.substitute(values).encode())
-    write_atomic(folder / "problems.jsonl", written(bank))
-    if said:
-        typer.echo(said)
-    if shared := [role for role in roles if [*models.values()].count(models.get(role, "")) > 1]:
-        typer.echo(
-            f"{' and '.join(shared)} have one model, so each call must tell who is asked: by the "
-            "address in ORCHESTRY_URL_ROLE, the header X-Orchestry-Agent, or a system prompt that "
-            "names one of them (or has its text of `marks` in task.py)."
-        )
-    tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+    return TASK.substitute(values)
+
+
+def _shared(roles: Sequence[str], models: Mapping[str, str]) -> str:
+    """What to do where agents have one model; '' where each has its own."""
+    names = [models.get(role, role) for role in roles]
+    shared = [role for role, name in zip(roles, names, strict=True) if names.count(name) > 1]
+    if not shared:
+        return ""
+    return (
+        f"{' and '.join(shared)} have one model, so each call must tell who is asked: by the "
+        "address in ORCHESTRY_URL_ROLE, the header X-Orchestry-Agent, or a system prompt that "
+        "names one of them (or has its text of `marks` in task.py)."
+    )
 
 
 def _team(agents: str) -> tuple[list[str], dict[str, str]]:
