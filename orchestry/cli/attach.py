@@ -67,6 +67,21 @@ def _named(words: Sequence[str]) -> list[str]:
     return [re.sub(r"\W", "_", Path(one).stem) for one in words if one.endswith(".py")][:1]
 
 
+_Agents = Annotated[
+    str,
+    option(
+        "The program",
+        "Its agents, as it names them in `model`; with ROLE=MODEL, the name that it asks for.",
+        "--agents",
+        metavar="A,B",
+    ),
+]
+_Highest = Annotated[
+    float,
+    option("The program", "The highest reward that it prints; each is divided by it.", metavar="N"),
+]
+
+
 @app.command("attach", cls=_Attach)
 def _attach(
     *,
@@ -90,21 +105,8 @@ def _attach(
         ),
     ],
     columns: ColumnsOf = None,
-    reward_max: Annotated[
-        float,
-        option(
-            "The program", "The highest reward that it prints; each is divided by it.", metavar="N"
-        ),
-    ] = 1.0,
-    agents: Annotated[
-        str,
-        option(
-            "The program",
-            "Its agents, as it names them in `model`; with ROLE=MODEL, the name that it asks for.",
-            "--agents",
-            metavar="A,B",
-        ),
-    ] = "agent",
+    reward_max: _Highest = 1.0,
+    agents: _Agents = "agent",
     parent: NewTaskIn = Path("tasks"),
     force: Annotated[
         bool,
