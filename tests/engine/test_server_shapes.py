@@ -273,12 +273,13 @@ async def test_programs_hand_back_what_a_server_added_and_lose_no_argument(
 
 async def test_a_mixed_team_goes_on_with_the_same_calls_at_another_vendor(tmp_path: Path) -> None:
     """A program may give one agent's chat to another, whose vendor has other ids."""
+    function = {**CALL["function"], "name": "add<|channel|>json"}
+    call = {**CALL, "id": "a|b c" * 20, "function": function}
     history = [
         {"role": "user", "content": "a"},
-        {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "a|b c" * 20}]},
-        {"role": "tool", "tool_call_id": "a|b c" * 20, "content": "3"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "3"},
     ]
-    history[1]["tool_calls"][0]["function"]["name"] = "add<|channel|>json"  # type: ignore[index]
     bodies = json.dumps([["/chat/completions", {"messages": history}]])
     for vendor, raw in (("openai", OPENAI_ANSWER), ("anthropic", ANTHROPIC_ANSWER)):
         sets = ("task=poster", f"options.bodies={bodies}", "episodes=1", "search.k_samples=1")

@@ -222,6 +222,7 @@ THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
         ({"content": ["Hel", "lo"]}, "Hello"),
         ({"content": {"type": "text", "text": "Hello"}}, "Hello"),
         ({"content": [THINKING, {"type": "text", "text": "Hello"}]}, "Hello"),
+        ({"content": [{"type": "reasoning", "text": "hm"}, "Hello"]}, "Hello"),
         ({"content": [{"type": "refusal", "refusal": "I can't."}]}, "I can't."),
         ({"content": None, "refusal": "I can't."}, "I can't."),
         ({"content": "", "refusal": "I can't."}, "I can't."),
