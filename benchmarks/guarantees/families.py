@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import resource
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -31,24 +32,27 @@ from orchestry.report.text import table
 COMMAND = "python -m benchmarks.guarantees.families --write"
 CLOSE = 2e-3
 """Nats that two computations of a token may differ by, in float32."""
-PATIENCE_S, MEMORY, LARGEST = 120, 8 << 30, 50_000_000
-"""Of one family: seconds, bytes of address space, and weights that still count as tiny."""
-_SAME: dict[int, tuple[str, ...]] = {
-    1: ("n_group", "topk_group", "first_k_dense_replace", "n_shared_experts", "num_shared_experts"),
-    2: ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers", "decoder_layers")
-    + ("encoder_layers", "num_key_value_heads", "num_experts_per_tok"),
-    4: ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
-    + ("encoder_attention_heads", "num_experts", "num_local_experts", "n_routed_experts"),
-    8: ("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "rotary_dim")
-    + ("hidden_size_per_layer_input", "mamba_n_heads", "mamba_d_head"),
-    16: ("moe_intermediate_size", "shared_expert_intermediate_size", "kv_lora_rank", "q_lora_rank"),
-    32: ("hidden_size", "d_model", "n_embd", "word_embed_proj_dim"),
-    64: ("intermediate_size", "ffn_dim", "n_inner", "d_ff"),
-    300: ("vocab_size", "vocab_size_per_layer_input"),
-    512: ("max_position_embeddings", "n_positions", "max_seq_len"),
+CPU_S, PATIENCE_S, MEMORY, LARGEST = 60, 1200, 8 << 30, 50_000_000
+"""Of one family: seconds of CPU and of the clock, bytes of address space, and weights that still
+count as tiny."""
+_SAME = {
+    1: "n_group topk_group first_k_dense_replace n_shared_experts num_shared_experts",
+    2: "num_hidden_layers n_layer n_layers num_layers layers decoder_layers encoder_layers "
+    "num_key_value_heads num_experts_per_tok",
+    4: "num_attention_heads n_head n_heads num_heads decoder_attention_heads "
+    "encoder_attention_heads num_experts num_local_experts n_routed_experts",
+    8: "head_dim qk_rope_head_dim qk_nope_head_dim v_head_dim rotary_dim mamba_n_heads "
+    "mamba_d_head hidden_size_per_layer_input",
+    16: "moe_intermediate_size shared_expert_intermediate_size kv_lora_rank q_lora_rank",
+    32: "hidden_size d_model n_embd word_embed_proj_dim",
+    64: "intermediate_size ffn_dim n_inner d_ff",
+    300: "vocab_size vocab_size_per_layer_input",
+    512: "max_position_embeddings n_positions max_seq_len",
 }
-SIZES = {name: size for size, names in _SAME.items() for name in names}
+SIZES = {name: size for size, names in _SAME.items() for name in names.split()}
 """What a family's config is given of, as far as it has these fields."""
+LIKE = "Qwen/Qwen2.5-0.5B-Instruct"
+"""Whose check at load is timed."""
 OTHERWISE: tuple[dict[str, Any], ...] = (
     {},
     {"head_dim": None},
@@ -105,12 +109,13 @@ def tried(family: str) -> Outcome:
         found = None
     child.kill()
     child.join()
-    lost = Outcome(family, "wrong", f"the process ended, or took over {PATIENCE_S} s")
+    lost = Outcome(family, "wrong", f"the process ended, or took over {CPU_S} s of CPU")
     return found if isinstance(found, Outcome) else lost
 
 
 def _send(family: str, answer: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     with tempfile.TemporaryDirectory() as folder:
         answer.send(outcome(family, Path(folder)))
 
@@ -139,7 +144,7 @@ def outcome(family: str, folder: Path) -> Outcome:
 
 
 def build(family: str, folder: Path) -> str:
-    """Saves a tiny model of the family with random weights, and a tokenizer. Why it can't, or ""."""
+    """Saves a tiny model of random weights and a tokenizer. Says why it can't, or nothing."""
     from transformers import CONFIG_MAPPING
 
     from tests.backends.local.tiny import tiny_tokenizer
@@ -254,10 +259,37 @@ def _plain(folder: Path, groups: Sequence[Any]) -> Iterator[Any]:
             yield logprobs.gather(-1, torch.tensor(ids)[:, None]).squeeze(-1)
 
 
+def check_seconds() -> tuple[float, float]:
+    """Of the check at load, for a model of LIKE's sizes with random weights: of the clock, and of
+    CPU. What it computes does not depend on the weights."""
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    from orchestry.backends.local.model import Base
+    from orchestry.backends.local.selfcheck import check_base
+    from orchestry.backends.local.sizes import KNOWN
+    from orchestry.core.learning import LearnConfig
+    from tests.backends.local.tiny import tiny_tokenizer
+
+    shape, build = KNOWN[LIKE], AutoModelForCausalLM
+    config = Qwen2Config(
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        tie_word_embeddings=shape.tied,
+    )
+    base = Base(build.from_config(config).eval(), tiny_tokenizer(), LIKE)
+    began = time.perf_counter(), time.process_time()
+    check_base(base, LearnConfig(), lambda line: None)
+    return time.perf_counter() - began[0], time.process_time() - began[1]
+
+
 # --- the page -------------------------------------------------------------------------------------
 
 
-def body(found: Sequence[Outcome]) -> str:
+def body(found: Sequence[Outcome], seconds: tuple[float, float]) -> str:
     """The section's text."""
     import peft
     import transformers
@@ -274,14 +306,16 @@ def body(found: Sequence[Outcome]) -> str:
         [
             f"transformers {transformers.__version__} has {len(found)} families of language "
             f"models, and {len(built)} could be built with tiny random weights. {counts['right']} "
-            f"are right: what is drawn, what is learned from, and what plain peft {peft.__version__}"
-            f" computes with the saved adapters differ by at most {most:.1g} nats per token. "
-            f"{counts['refused']} are refused when they are loaded. "
+            "are right: what is drawn, what is learned from, and what plain peft "
+            f"{peft.__version__} computes with the saved adapters differ by at most "
+            f"{most:.1g} nats per token. {counts['refused']} are refused when they are loaded. "
             f"{len(built) - sum(counts.values())} are wrong.",
             table(
                 ["outcome", "why", "number", "families"],
                 [[kind, why, str(len(ones)), ", ".join(ones)] for (kind, why), ones in lines],
             ),
+            f"The check at load took {seconds[0]:.1f} s, {seconds[1]:.1f} s of CPU, on a model "
+            f"with the sizes of {LIKE} in float32.",
         ]
     )
 
@@ -309,10 +343,12 @@ def main() -> None:
         found.append(tried(family))
         if args.json:
             print(json.dumps(asdict(found[-1])), flush=True)
-    if not args.json:
-        print(body(found))
+    if args.json and not args.write:
+        return
+    said = body(found, check_seconds())
+    print(said)
     if args.write:
-        page.write("families", COMMAND, body(found))
+        page.write("families", COMMAND, said)
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ def _never_drops(model: Any) -> None:
         if isinstance(module, _DropoutNd):
             module.p = 0.0
         if any("jitter" in name for name in vars(module)):
-            module.train = _stays  # a rate of 0 would be another model: it is used in evaluation too
+            module.train = _stays  # its rate is used in evaluation too: 0 would be another model
         for place in (module, getattr(module, "config", module)):
             rates = {name: rate for name, rate in vars(place).items() if "drop" in name}
             for name in (name for name, rate in rates.items() if isinstance(rate, float)):

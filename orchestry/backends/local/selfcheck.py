@@ -10,7 +10,8 @@ paid.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,9 +26,9 @@ from orchestry.backends.local.targets import ALL_LINEAR, all_linear_layers, line
 from orchestry.core.errors import ConfigError, NotFiniteError, OrchestryError
 from orchestry.core.learning import LearnConfig
 
-LENGTHS = (5, 23)
+LENGTHS = (3, 13)
 """Tokens of the two prompts."""
-_DRAWN = 6
+_DRAWN = 4
 _CLOSE = 2e-3
 """Nats between two computations of a token in float32."""
 _CLOSE_HALF = 0.5
@@ -37,7 +38,9 @@ _CLOSE_HALF = 0.5
 def check_base(base: Base, settings: LearnConfig, warn: Callable[[str], None]) -> None:
     """Tells `warn` how this base is used otherwise than others are. Raises ConfigError, with the
     reason, for one that can't be used so."""
-    if settings.method == "lora" and not linear_layers(base):
+    with _refusing(base):
+        layers = linear_layers(base)
+    if settings.method == "lora" and not layers:
         raise ConfigError(
             f"the base {base.name} has no linear layer that can get an adapter: set "
             "learn.method=full, or choose another base"
@@ -53,7 +56,7 @@ def check_base(base: Base, settings: LearnConfig, warn: Callable[[str], None]) -
             f"prompt and answer have at most {base.context:,} tokens together of the {given:,} of "
             f"{base.name}: beyond these it attends within a window, or by the rest of its batch"
         )
-    left = sorted(all_linear_layers(base) - linear_layers(base))
+    left = sorted(all_linear_layers(base) - layers)
     if settings.targets == ALL_LINEAR and left:
         warn(
             f"learn.targets=all-linear leaves out {', '.join(left)} of {base.name}: they meet the "
@@ -66,20 +69,27 @@ def check_learnable(base: Base, learns: bool = True) -> None:
     alone or, if it `learns`, whose learned policy is not the drawn one."""
     model: Any = base.model
     training = model.training
-    try:
+    with _refusing(base):
         adapters = Adapters(
             base, ("one", "two"), rank=2, dropout=0.0, targets=ALL_LINEAR, beside=True
         )
         try:
             _check(base, adapters, learns)
+        except NotFiniteError:
+            return  # the weights are damaged, which the first draw says with the weight's name
         finally:
             adapters.detach()
             model.train(training)
-    except NotFiniteError:
-        return  # the weights are damaged, which the first draw says with the weight's name
+
+
+@contextmanager
+def _refusing(base: Base) -> Iterator[None]:
+    """Whatever a family's code may raise becomes a ConfigError; memory that runs out stays."""
+    try:
+        yield
     except OrchestryError:
         raise
-    except Exception as error:  # whatever a family's code may raise
+    except Exception as error:
         if out_of_memory(error):
             raise
         raise ConfigError(
@@ -98,12 +108,13 @@ def _check(base: Base, adapters: Adapters, learns: bool) -> None:
     prompts = _prompts(base, generator)
     drawn = Sampler(base, adapters).draw(prompts, 2)
     close = _CLOSE if model.dtype == torch.float32 and not _coded(model) else _CLOSE_HALF
-    served = torch.tensor([value for two in drawn for one in two for value in one.logprobs])
     alone = _alone(base, adapters, prompts, drawn)
+    served = torch.tensor([value for one, _ in drawn for value in one.logprobs])
     _compare(base, "in a batch and in a row alone", served, alone, close)
     if learns:
         model.train()
         first, again = (_learned(base, adapters, prompts, drawn) for _ in range(2))
+        served = torch.tensor([value for two in drawn for one in two for value in one.logprobs])
         _compare(base, "twice the same way, in train mode", first, again, _CLOSE)
         _compare(base, "as it was drawn and as it is learned from", served, first, close)
 
@@ -122,17 +133,17 @@ def _prompts(base: Base, generator: torch.Generator) -> list[Prompt]:
 def _alone(
     base: Base, adapters: Adapters, prompts: list[Prompt], drawn: list[list[Drawn]]
 ) -> torch.Tensor:
-    """As transformers computes one row: without our masks, positions and caches."""
+    """Each prompt's first answer, as transformers computes one row: without our masks, positions
+    and caches."""
     model: Any = base.model
     found = list[torch.Tensor]()
-    for prompt, answers in zip(prompts, drawn, strict=True):
-        for one in answers:
-            row = torch.tensor([[*prompt.prompt_ids, *one.ids]], device=model.device)
-            with adapters.rows([prompt.agent_index]):
-                logits = model(input_ids=row, use_cache=False).logits[0].float()
-            before = len(prompt.prompt_ids)
-            logprobs = logits[before - 1 : -1].log_softmax(-1)
-            found.append(logprobs.gather(-1, row[0, before:, None]).squeeze(-1))
+    for prompt, (one, _) in zip(prompts, drawn, strict=True):
+        row = torch.tensor([[*prompt.prompt_ids, *one.ids]], device=model.device)
+        with adapters.rows([prompt.agent_index]):
+            logits = model(input_ids=row, use_cache=False).logits[0].float()
+        before = len(prompt.prompt_ids)
+        logprobs = logits[before - 1 : -1].log_softmax(-1)
+        found.append(logprobs.gather(-1, row[0, before:, None]).squeeze(-1))
     return torch.cat(found).cpu()
 
 

@@ -175,6 +175,30 @@ def test_what_a_base_is_used_otherwise_for_is_told(tmp_path: Path) -> None:
     assert [line[:40] for line in told] == ["prompt and answer have at most 64 tokens"]
 
 
+def test_a_template_without_a_system_message_is_told(tmp_path: Path) -> None:
+    tiny_folder(tmp_path)
+    turns = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}"
+    (tmp_path / "chat_template.jinja").write_text(turns + "{% endif %}{{ m.content }}{% endfor %}")
+    told = list[str]()
+    check_base(load_base(str(tmp_path), device="cpu"), LearnConfig(), told.append)
+    assert [line.partition(" knows ")[2] for line in told] == [
+        "no system message: its text stands at the head of the first user's message"
+    ]
+
+
+@pytest.mark.parametrize("faulty", ["linear layers are looked for", "two prompts are drawn"])
+def test_what_a_familys_own_code_raises_is_a_refusal(faulty: str) -> None:
+    base = Base(tiny_model(), tiny_tokenizer(), "tiny")
+
+    def fault(module: Any, inputs: Any, output: Any) -> None:
+        if faulty.startswith("linear") or len(output) > 2:
+            raise ValueError("no language")
+
+    base.model.model.layers[0].mlp.register_forward_hook(fault)
+    with pytest.raises(ConfigError, match=r"tiny can't be used here.*ValueError: no language"):
+        check_base(base, LearnConfig(), print)
+
+
 def test_a_base_without_a_linear_layer_is_named(tmp_path: Path) -> None:
     sizes = {"vocab_size": 300, "n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": None}
     base = family(tmp_path, GPT2Config(**sizes, eos_token_id=2, pad_token_id=0))
