@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_a_new_task_pays_for_no_cheap_answer(capsys: pytest.CaptureFixture[str])
         assert "earn 0.00 in the mean, 0.00 at most" in findings[rule]["detail"]
 
 
-CHEAP = {
+CHEAP: dict[str, Callable[[Any], str]] = {
     "any word": lambda data: "word",
     "words in a row": lambda data: ", ".join(data["words"]),
     "every word there is": lambda data: "light tilt axis sun wing lift dense water gas " * 9,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import asyncio
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -431,3 +433,22 @@ async def test_one_problem_that_nothing_solves_is_a_fault_if_it_has_gold() -> No
     found = await broken_rules(type("Broken", (Doubling,), {"evaluate": evaluate})())
     assert found["nothing"] == "empty answers score 1.0 on problem 'dev-2'"
     assert await broken_rules(type("Lucky", (Auction,), {"evaluate": evaluate})()) == {}
+
+
+BUNDLED = Path(__file__).parents[2] / "tasks"
+PAID_FOR = {
+    "bucket_brigade": ["nothing", "prompt"],
+    "code_collaboration": ["other gold"],
+    "house_style": ["prompt"],
+}
+"""Bundled tasks that pay for no work. Their READMEs say why."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(one.parent.name for one in BUNDLED.glob("*/task.py")))
+async def test_a_bundled_task_pays_for_no_work_only_with_a_reason(name: str) -> None:
+    async with open_sandbox(Limits()) as sandbox:
+        findings = await check_task(load_task(name), sandbox, seeds=(0,))
+    assert [one.rule for one in findings if one.mark == "warn"] == PAID_FOR.get(name, [])
+    said = (BUNDLED / name / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"`orchestry tasks check[^`]*` warns", said) or name not in PAID_FOR
