@@ -175,14 +175,17 @@ _Provider = Annotated[
     str | None,
     option(
         MODEL,
-        "Who answers. auto: Claude with ANTHROPIC_API_KEY, else the embedded model. local:RUN: the "
-        "weights that a run of backend local trained, or one of its checkpoints.  [auto]",
+        "Who answers. auto: as the model's name says, else Claude with ANTHROPIC_API_KEY, OpenAI "
+        "with OPENAI_API_KEY, else the embedded model. local:RUN: the weights that a run of "
+        "backend local trained, or one of its checkpoints.  [auto]",
         parser=provider_name,
         metavar="|".join([*(name for name in PROVIDERS if name != "local"), "local:RUN"]),
         autocompletion=lambda: [*PROVIDERS],
     ),
 ]
-Model = Annotated[str | None, option(MODEL, "Model of that provider.", metavar="M")]
+Model = Annotated[
+    str | None, option(MODEL, "Model of that provider; openai/NAME names both.", metavar="M")
+]
 Task = Annotated[
     str | None,
     option(

@@ -81,10 +81,12 @@ class ProviderConfig(Frozen):
     """Which models answer."""
 
     name: ProviderName = "auto"
-    """`auto`: Claude if ANTHROPIC_API_KEY is set, else the embedded model. `local:RUN` is `local`
-    with that `team`."""
+    """`auto`: the provider that the model's name names; else Claude if ANTHROPIC_API_KEY is set,
+    `openai` if OPENAI_API_KEY or OPENAI_BASE_URL is, and the embedded model if none is. `local:RUN`
+    is `local` with that `team`."""
     model: str | None = None
-    """None: the provider's own default."""
+    """None: the provider's own default. With `auto` it may name its provider: `openai/NAME`,
+    `anthropic/NAME`, `ollama/NAME`, `embedded/NAME`."""
     base_url: Annotated[str | None, Mark.RESUMABLE, Mark.ADDRESS] = None
     """None: ANTHROPIC_BASE_URL or OPENAI_BASE_URL, else the vendor's."""
     timeout_s: Annotated[float, Mark.RESUMABLE, Mark.OPERATIONAL] = Field(
@@ -157,7 +159,8 @@ class AgentConfig(Frozen):
     """Settings of one agent that override the task, `provider` and `sampling`."""
 
     model: str | None = None
-    """None: the model of `provider`. Backend local loads it as this agent's base model."""
+    """None: the model of `provider`. It may name another provider, such as `openai/NAME`. Backend
+    local loads it as this agent's base model."""
     provider: Annotated[ProviderConfig | None, BeforeValidator(with_keys)] = None
     """Who answers for this agent: a provider's name, or the keys of `provider`. None:
     `provider`. In backend local only for a `frozen` agent."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.library import Behavior, Library
@@ -193,9 +192,7 @@ def _where(asked: ProviderConfig) -> str:
     """The client's arguments for a server that is not the vendor's own."""
     if asked.base_url in (None, *VENDORS) or asked.name not in ("anthropic", "openai"):
         return ""
-    parts = urlsplit(str(asked.base_url))
-    query = f", default_query={dict(parse_qsl(parts.query))}" if parts.query else ""
-    return f'base_url="{parts._replace(query="").geturl()}"{query}'
+    return f'base_url="{asked.base_url}"'
 
 
 def _server(found: Prompts, member: Member) -> str:

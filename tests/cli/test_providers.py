@@ -14,7 +14,8 @@ from tests.cli.support import TASKS, CommandLine, Reply, chat, message, served
 
 WORDS = ("--task", "words", "--task-path", TASKS, "--episodes", "1", "--set", "cache.enabled=false")
 PRICE = ("--set", "prices={own: {input: 1, output: 1}, other: {input: 1, output: 1}}")
-SMALL = ("--set", "judge.enabled=false", "--set", "behaviors.enabled=false")
+OFF = ("search.strategy=single", "judge.enabled=false", "behaviors.enabled=false")
+SMALL = tuple(word for one in OFF for word in ("--set", one))
 
 
 @pytest.fixture
