@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,14 +124,8 @@ def _attach(
     folder.mkdir(parents=True)
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
     (folder / "problems.jsonl").write_bytes(bank)
-    if said:
-        typer.echo(said)
-    if shared := [role for role in roles if [*models.values()].count(models.get(role, "")) > 1]:
-        typer.echo(
-            f"{' and '.join(shared)} have one model, so each call must tell who is asked: by the "
-            "address in ORCHESTRY_URL_ROLE, the header X-Orchestry-Agent, or a system prompt that "
-            "names one of them (or has its text of `marks` in task.py)."
-        )
+    for line in filter(None, (said, _shared(models))):
+        typer.echo(line)
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
 
 
@@ -146,6 +140,19 @@ def _team(agents: str) -> tuple[list[str], dict[str, str]]:
             f"--agents gives {empty[0]} no model: write ROLE=MODEL, or the role alone"
         )
     return roles, {role: model for role, _, model in pairs if model}
+
+
+def _shared(models: Mapping[str, str]) -> str:
+    """What tells agents of one model apart; '' if there are none."""
+    named = [*models.values()]
+    shared = [role for role, model in models.items() if named.count(model) > 1]
+    if not shared:
+        return ""
+    return (
+        f"{' and '.join(shared)} have one model, so each call must tell who is asked: by the "
+        "address in ORCHESTRY_URL_ROLE, the header X-Orchestry-Agent, or a system prompt that "
+        "names one of them (or has its text of `marks` in task.py)."
+    )
 
 
 def _given(name: str, roles: Sequence[str], path: Path) -> list[Problem]:
