@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.stats import ended
 from orchestry.core.config import RunConfig
-from orchestry.core.files import is_run
+from orchestry.core.files import is_run, json_lines
 from orchestry.engine.run import resume, train
 from orchestry.store.journal import encode, read
 from orchestry.store.run import Run, load_run
@@ -57,7 +57,7 @@ def to_its_end(config: RunConfig | Mapping[str, Any], place: Path) -> Run:
 
 def kept_lines(file: Path) -> list[dict[str, Any]]:
     """Results of parts that are kept as JSON lines, oldest first."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [json.loads(line) for _, line in json_lines(file.read_bytes())] if file.exists() else []
 
 
 def keep_line(file: Path, line: Mapping[str, Any]) -> dict[str, Any]:

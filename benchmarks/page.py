@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 SECTIONS = {
     "overhead": "Wall clock over ideal",
     "throughput": "Calls per second",
+    "shapes": "Servers of every shape: our client and libraries",
     "scale": "What one machine carries",
     "endpoint": "Programs that ask their agents",
     "wall": "How full the call slots are in a run that learns",
@@ -21,6 +22,7 @@ SECTIONS = {
     "caps": "Episodes that a cap finishes",
     "faults": "Faults by name, and what they cost",
     "resume": "Killed and resumed",
+    "kills": "Killed under a clock that jumps",
     "references": "References of HumanEval in the sandbox",
     "dry_run": "Dry run against the real cost",
     "footprint": "Start-up and install size",
@@ -48,6 +50,7 @@ SECTIONS = {
     "prefill": "Prompts of unequal lengths: memory of a draw",
     "beginnings": "Prompts that begin alike",
     "memory": "Memory of a local run: estimate beside measured",
+    "families": "Families of models as bases of backend local",
     "variants": "Variants of the local learner on games",
     "variants_task": "Variants of the local learner on a code task",
     "local_learning": "A team of 135M models that learns on a CPU",

@@ -1,7 +1,8 @@
 """The cap against the server's own bill, in runs with every kind of trouble.
 
-Each run draws its concurrency, cap, prompts, answer lengths, token rule and faults from its seed:
-429, 529 and 500, dropped connections and answers that never come, before and after billing. Some
+Each run draws its vendor, concurrency, cap, prompts, answer lengths, token rule and faults from its
+seed: 429, 503, 529 and 500, dropped connections, answers that never come and errors inside a 200,
+before and after billing; answers without a count, and thoughts billed beside the answer. Some
 runs die in the middle, as by kill -9, and are resumed from their journal. The provider, gateway,
 ledger and journal are those of a paid run; the server bills a request when it arrives.
 
@@ -60,6 +61,7 @@ class Plan:
     options: Options
     kill_after: int | None
     """Requests that have reached the server when the process dies; None: it lives."""
+    vendor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def draw(seed: int) -> Plan:
         samples=samples,
         options=options,
         kill_after=rng.randint(1, 1 + calls // 4) if rng.random() < 0.3 else None,
+        vendor="anthropic" if marked else rng.choice(("anthropic", "openai")),
     )
 
 
@@ -169,7 +172,7 @@ async def _process(
     """
     events = _events(path)
     log = Journal(path)
-    environ = {"ANTHROPIC_API_KEY": "none-needed-here"}
+    environ = {f"{plan.vendor.upper()}_API_KEY": "none-needed-here"}
     image: bytes | None = None
     async with open_provider(config.provider, plan.seed, environ) as provider:
         prices = price_table(provider, config)
@@ -231,15 +234,15 @@ def _config(plan: Plan, url: str) -> RunConfig:
     return validate(
         {
             "provider": {
-                "name": "anthropic",
+                "name": plan.vendor,
                 "model": MODEL,
-                "base_url": url,
+                "base_url": f"{url}/v1" if plan.vendor == "openai" else url,
                 "timeout_s": TIMEOUT_S,
             },
             "budget": {"usd": plan.cap_usd},
             "cache": {"enabled": False},
             "search": {"concurrency": plan.concurrency},
-            "retry": {"attempts": 5, "base_s": 0.002, "max_s": 0.02, "patience_s": 60.0},
+            "retry": {"attempts": 5, "base_s": 0.002, "max_s": 0.02, "patience_s": 600.0},
             "seed": plan.seed,
         }
     )

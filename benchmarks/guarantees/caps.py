@@ -50,7 +50,10 @@ FAULTS = {
     "error": 0.04,
     "drop": 0.03,
     "error_billed": 0.03,
-    "drop_billed": 0.04,
+    "drop_billed": 0.01,
+    "busy_billed": 0.01,
+    "limited_billed": 0.01,
+    "uncounted": 0.01,
 }
 """Shares of all calls; each kind is as in benchmarks/server/bill.py."""
 FREE, AMPLE_USD = 40, 10.0

@@ -45,6 +45,7 @@ from benchmarks.quality.joint_report import CONTROL, Played, report
 from benchmarks.quality.local_learning import Notes, timed
 from benchmarks.stats import done, ended, played
 from orchestry.core.config import validate
+from orchestry.core.files import json_lines
 from orchestry.engine.evaluate import play_measurement
 from orchestry.engine.recipes import Team, team_after
 from orchestry.engine.run import prepare, resume, train
@@ -113,7 +114,7 @@ class Bench:
                     train(validate(config), place, notes)
             if not _played(stages):
                 raise SystemExit(f"{place} stopped before its end: the same command goes on")
-        spent = [json.loads(line)["cpu_s"] for line in times.read_text().splitlines()]
+        spent = [json.loads(line)["cpu_s"] for _, line in json_lines(times.read_bytes())]
         return stages, sum(spent)
 
     def teams(

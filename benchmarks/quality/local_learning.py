@@ -34,6 +34,7 @@ from benchmarks.quality.local_learning_plot import draw
 from benchmarks.quality.local_learning_report import ARMS, LEARNING, VISITS, Played, Results, report
 from benchmarks.stats import done
 from orchestry.core.config import validate
+from orchestry.core.files import json_lines
 from orchestry.core.types import Problem, Split
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import resume, train
@@ -120,7 +121,7 @@ class Bench:
         test = evaluate(run, "test", observer=notes) if done(run) else run
         if not done(test):
             raise SystemExit(f"{place} stopped before its end: the same command goes on")
-        spent = [json.loads(line) for line in times.read_text().splitlines()]
+        spent = [json.loads(line) for _, line in json_lines(times.read_bytes())]
         wall_s, cpu_s = (sum(one[name] for one in spent) for name in ("wall_s", "cpu_s"))
         return Played(run, test, wall_s, cpu_s)
 

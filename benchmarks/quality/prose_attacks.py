@@ -106,6 +106,13 @@ PARTICULAR = ("harbour", "station")
 LEAN = "lean"
 """The letter of verbs alone, which counting can't tell from an honest text."""
 
+_STRANGE = """
+lantern walnut ferry kettle ladder pepper anchor button carpet drawer engine feather painted
+borrowed measured planted whispered hammered polished gathered wrapped counted climbed folded
+"""
+STRANGE = _STRANGE.split()
+"""Words of no post, to stand where the post's stood."""
+
 _WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
 _NOUN = re.compile(r"\b(?:the|a|an|my|our|his|her|their|its|of|in|with|from)\s+([a-z]{3,})\b", re.I)
 
@@ -117,6 +124,20 @@ def mapped(text: str, table: dict[str, str], share: float, rng: Random) -> str:
         new = table.get(found[0].lower(), "").replace("_", " ")
         if not new or rng.random() >= share:
             return found[0]
+        return new.capitalize() if found[0][0].isupper() else new
+
+    return _WORD.sub(other, text)
+
+
+def exchanged(text: str, words: Sequence[str], share: float, rng: Random) -> str:
+    """Some of the content words replaced by others, by those in -ed where they end so."""
+    past = [word for word in words if word.endswith("ed")] or words
+    rest = [word for word in words if not word.endswith("ed")] or words
+
+    def other(found: re.Match[str]) -> str:
+        if found[0].lower() in CLASS_OF or len(found[0]) < 4 or rng.random() >= share:
+            return found[0]
+        new = rng.choice(past if found[0].endswith("ed") else rest)
         return new.capitalize() if found[0][0].isupper() else new
 
     return _WORD.sub(other, text)
@@ -242,6 +263,7 @@ MOVES: dict[str, Move] = {
     "swapped": lambda text, rng: mapped(text, SWAPS, 1.0, rng),
     "half swapped": lambda text, rng: mapped(text, SWAPS, 0.5, rng),
     "lightly swapped": lambda text, rng: mapped(text, LIGHT, 1.0, rng),
+    "exchanged": lambda text, rng: exchanged(text, STRANGE, 0.35, rng),
     "denied": lambda text, rng: mapped(text, DENIED, 1.0, rng),
     "turned": turned,
     "fronted": fronted,

@@ -11,6 +11,7 @@ import json
 import sys
 from pathlib import Path
 
+from orchestry.core.files import json_lines
 from orchestry.task.prose.fluency import COUNTS, pairs_of
 
 BANK = Path(__file__).parents[2] / "tasks" / "tldr" / "problems.jsonl"
@@ -18,7 +19,7 @@ BANK = Path(__file__).parents[2] / "tasks" / "tldr" / "problems.jsonl"
 
 def render() -> str:
     """The counts, one pair a line, the pairs in order of the alphabet."""
-    rows = [json.loads(line) for line in BANK.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for _, line in json_lines(BANK.read_bytes())]
     train = [row for row in rows if row["split"] == "train"]
     pairs = pairs_of(
         text for row in train for text in (row["prompt"], *row["data"].get("gold", ()))

@@ -53,6 +53,18 @@ class Options:
     """Share billed and answered 200 with JSON that breaks off."""
     empty_billed: float = 0.0
     """Share billed and answered 200 with nothing."""
+    busy_billed: float = 0.0
+    """Share answered 503 although billed, as by a gateway before the vendor."""
+    limited_billed: float = 0.0
+    """Share answered 429 although billed."""
+    failure_in_200: float = 0.0
+    """Share billed and answered 200 with an error inside."""
+    uncounted: float = 0.0
+    """Share answered without their count: usage is missing or {}, in a stream at its end."""
+    thinking: float = 0.0
+    """Share whose thoughts are billed too, in chats beside `completion_tokens`."""
+    overbilled: float = 1.0
+    """An answer is billed so many times its tokens, and says so."""
     script: str = ""
     """Comma-separated faults of the first requests, in order of arrival; '-' is none."""
     poison: str = ""
@@ -95,6 +107,10 @@ class Usage:
     output: int
     write: int = 0
     read: int = 0
+    thoughts: int = 0
+    """Those of the output that a chat counts beside its answer."""
+    told: bool = True
+    """Whether the answer says its counts."""
 
     @property
     def total_input(self) -> int:

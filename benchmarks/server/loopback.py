@@ -39,6 +39,8 @@ STATUS = {
     "overloaded": 529,
     "error": 500,
     "error_billed": 500,
+    "busy_billed": 503,
+    "limited_billed": 429,
     "bad_request": 400,
     "not_found": 404,
 }
@@ -52,11 +54,18 @@ PAGES = {
     "html": (b"<html><title>Bad gateway</title></html>", "text/html"),
     "malformed_billed": (b'{"id": "msg_1", "content": [{"te', "application/json"),
     "empty_billed": (b"", "application/json"),
+    "failure_in_200": (
+        b'{"type": "error", "error": {"type": "rate_limit_error", "code": 429, "message": "busy"}}',
+        "application/json",
+    ),
 }
 """Bodies of a 200 that is no answer."""
 UNBILLED = ("rate_limited", "overloaded", "error", "drop", "html", "bad_request", "not_found")
 BILLED = ("error_billed", "drop_billed", "hang_billed", "malformed_billed", "empty_billed")
-FAULTS = (*UNBILLED, *BILLED)
+BILLED = (*BILLED, "busy_billed", "limited_billed", "failure_in_200")
+ANSWERED = ("uncounted", "thinking")
+"""Whole answers whose usage is not in the form that the vendor documents."""
+FAULTS = (*UNBILLED, *BILLED, *ANSWERED)
 MESSAGES, CHAT = "/v1/messages", "/v1/chat/completions"
 
 
@@ -168,7 +177,8 @@ class Loopback:
             structured.check(schema, claude=request.path == MESSAGES)
         marked = request.path == MESSAGES and b'"cache_control"' in data
         prompt = measure(body, self.options.bytes_per_token, marked=marked)
-        answer = self._charge(body, body_hash, prompt)
+        answer = self._charge(body, body_hash, prompt, fault)
+        fault = None if fault in ANSWERED else fault
         if fault == "hang_billed":
             await asyncio.Event().wait()  # cancelled when the client leaves
         if body.get("stream") and fault in (None, "drop_billed"):
@@ -206,7 +216,9 @@ class Loopback:
         await response.write_eof()
         return response
 
-    def _charge(self, body: dict[str, Any], body_hash: str, prompt: Prompt) -> Answer:
+    def _charge(
+        self, body: dict[str, Any], body_hash: str, prompt: Prompt, fault: str | None
+    ) -> Answer:
         """Writes and bills an answer: a pure function of the body and of the cache's state."""
         model = str(body["model"])
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or 4096)
@@ -214,7 +226,10 @@ class Loopback:
         n = int(body.get("n") or 1)
         texts = [text] if n == 1 else [f"{i} {text}" for i in range(n)]
         read, write = self._cache.split(prompt, time.monotonic())
-        usage = Usage(prompt.tokens - read - write, n * length, write, read)
+        thoughts = n * min(limit - length, 2 * length) if fault == "thinking" else 0
+        output = math.ceil((n * length + thoughts) * self.options.overbilled)
+        told = fault != "uncounted"
+        usage = Usage(prompt.tokens - read - write, output, write, read, thoughts, told)
         self.bill.charge(body_hash, usage)
         return Answer(model, body_hash, texts, usage, full=length == limit)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.server.bill import Usage
@@ -35,7 +36,7 @@ def message_events(
     model: str, body_hash: str, text: str, usage: Usage, *, stop: str
 ) -> Iterator[bytes]:
     """The same answer as server-sent events, the opening first."""
-    opening = json.loads(message(model, body_hash, "", usage, stop=stop))
+    opening = json.loads(message(model, body_hash, "", replace(usage, told=True), stop=stop))
     opening["content"] = []
     opening["stop_reason"] = None
     opening["usage"]["output_tokens"] = 1
@@ -50,7 +51,7 @@ def message_events(
         + _event(
             "message_delta",
             delta={"stop_reason": stop, "stop_sequence": None},
-            usage={"output_tokens": usage.output},
+            **_final(body_hash, usage),
         )
         + _event("message_stop")
     )
@@ -94,7 +95,16 @@ def error(kind: str, text: str) -> bytes:
     return json.dumps({"type": "error", "error": {"type": kind, "message": text}}).encode()
 
 
+def _final(body_hash: str, usage: Usage) -> dict[str, Any]:
+    """The last count of a stream; where it is not told, an empty one, or none."""
+    if usage.told:
+        return {"usage": {"output_tokens": usage.output}}
+    return {"usage": {}} if int(body_hash[0], 16) % 2 else {}
+
+
 def _usage(usage: Usage, output: int) -> str:
+    if not usage.told:
+        return "{}"
     return (
         f'{{"input_tokens":{usage.input},"output_tokens":{output},'
         f'"cache_creation_input_tokens":{usage.write},"cache_read_input_tokens":{usage.read}}}'
@@ -102,8 +112,12 @@ def _usage(usage: Usage, output: int) -> str:
 
 
 def _chat_usage(usage: Usage) -> str:
+    if not usage.told:
+        return "null"
+    beside = f'"completion_tokens_details":{{"reasoning_tokens":{usage.thoughts}}},'
     return (
-        f'{{"prompt_tokens":{usage.total_input},"completion_tokens":{usage.output},'
+        f'{{"prompt_tokens":{usage.total_input},'
+        f'"completion_tokens":{usage.output - usage.thoughts},{beside * (usage.thoughts > 0)}'
         f'"total_tokens":{usage.total_input + usage.output},'
         f'"prompt_tokens_details":{{"cached_tokens":{usage.read}}}}}'
     )

@@ -422,7 +422,7 @@ class Asking:
             raise ConfigError(f"agents.{role}.provider: {error}") from None
 
     def _open(self, asked: ProviderConfig) -> Asked:
-        asked = named(asked, self._config.provider, self._usual.provider)
+        asked = named(asked, self._config.provider, self._usual.provider.name)
         provider = open_provider(asked, self._config.seed, self._environ)
         key = _alike(asked, provider)
         if key not in self._found:
@@ -458,12 +458,12 @@ def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
     return None
 
 
-def named(asked: ProviderConfig, runs: ProviderConfig, provider: Provider) -> ProviderConfig:
+def named(asked: ProviderConfig, runs: ProviderConfig, name: str) -> ProviderConfig:
     """The provider of a judge or an agent; if it names none, the run's own, at the same address and
     asked in the same way."""
     if asked.name != "auto":
         return asked
-    changes = {"name": provider.name, "base_url": asked.base_url or runs.base_url}
+    changes = {"name": name, "base_url": asked.base_url or runs.base_url}
     same = {"extra_body", "rename", "headers", "system"} - asked.model_fields_set
     return asked.model_copy(update=changes | {name: getattr(runs, name) for name in same})
 

@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import sys
+import warnings
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +24,7 @@ from typer.main import get_command
 from orchestry import __version__
 from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
-from orchestry.core.errors import TRACEBACK, ConfigError
+from orchestry.core.errors import TRACEBACK, ConfigError, LeftOut
 from orchestry.core.machine import PARENT, end_with_parent, launched
 
 PANELS = {
@@ -139,11 +140,22 @@ def main(args: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
     out = cast(TextIO, Lenient(sys.stdout, BrokenPipeError))
     err = cast(TextIO, Lenient(sys.stderr, OSError))
+    warnings.formatwarning = _warned
     with redirect_stdout(out), redirect_stderr(err):
         code = _code(argv)
         out.flush()
         err.flush()
     sys.exit(code)
+
+
+_PLAIN = warnings.formatwarning
+
+
+def _warned(message: Warning | str, category: type[Warning], *place: Any, **rest: Any) -> str:
+    """One line for what was left out of the user's data; others as Python has them."""
+    if issubclass(category, LeftOut):
+        return fitted(f"· {message}", stderr=True) + "\n"
+    return _PLAIN(message, category, *place, **rest)
 
 
 def _code(argv: list[str]) -> int:

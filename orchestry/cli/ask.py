@@ -105,15 +105,16 @@ def _command(
 def _input(given: str | None, file: Path | None) -> str | dict[str, Any]:
     """The text or object; raises ConfigError for none, two, or an unreadable one."""
     from orchestry.core.errors import ConfigError, reason
+    from orchestry.core.files import text_of
 
     if (given is None) == (file is None):
         raise ConfigError("give one input: a text, `-` for stdin, or --file FILE")
     try:
         if file is not None:
-            text = file.read_text(encoding="utf-8")
+            text = text_of(file.read_bytes())
         else:
             text = sys.stdin.read() if given == "-" else str(given)
-        text = text.removeprefix("\ufeff")  # a mark that some editors put at a file's start
+            text = text.removeprefix("\ufeff")  # of a file that was piped in
     except OSError as error:
         why = error.strerror or reason(error)
         raise ConfigError(

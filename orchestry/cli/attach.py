@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from orchestry.cli.bank import ColumnsOf, taken, written
 from orchestry.cli.groups import App, Command
-from orchestry.cli.options import Hiding, NewTaskIn, option
+from orchestry.cli.options import OUTPUT, NewTaskIn, flag, option
 from orchestry.core.errors import ConfigError, TaskError
-from orchestry.core.files import json_lines
-from orchestry.core.types import SPLITS
-
-if TYPE_CHECKING:
-    from orchestry.core.types import Problem, Split
+from orchestry.core.files import write_atomic
 
 TASK = Template('''"""A program of yours, started once per rollout."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestry import AgentSpec, AgentTask, Problem, Split, read_problems
@@ -35,12 +31,14 @@ class $class_name(AgentTask):
     name = "$name"
     agents = ($agents,)
 $models    command = $command
-    max_turns = 16  # most calls of models in one rollout
+$reward    max_turns = 16  # most calls of models in one rollout
     timeout_s = 600.0  # longest time without a call and without an end
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return read_problems(BANK, split)
 ''')
+_FIRST = TASK.template.partition("\n")[0]
+"""By which a task that attach wrote is known."""
 HINT = (
     "The command comes after `--`, as in: orchestry attach my_app --problems problems.jsonl "
     "--agents writer,editor -- python app.py"
@@ -69,6 +67,21 @@ def _named(words: Sequence[str]) -> list[str]:
     return [re.sub(r"\W", "_", Path(one).stem) for one in words if one.endswith(".py")][:1]
 
 
+_Agents = Annotated[
+    str,
+    option(
+        "The program",
+        "Its agents, as it names them in `model`; with ROLE=MODEL, the name that it asks for.",
+        "--agents",
+        metavar="A,B",
+    ),
+]
+_Highest = Annotated[
+    float,
+    option("The program", "The highest reward that it prints; each is divided by it.", metavar="N"),
+]
+
+
 @app.command("attach", cls=_Attach)
 def _attach(
     *,
@@ -91,17 +104,18 @@ def _attach(
             metavar="FILE",
         ),
     ],
-    agents: Annotated[
-        str,
-        option(
-            "The program",
-            "Its agents, as it names them in `model`; with ROLE=MODEL, the name that it asks for.",
-            "--agents",
-            metavar="A,B",
-        ),
-    ] = "agent",
+    columns: ColumnsOf = None,
+    reward_max: _Highest = 1.0,
+    agents: _Agents = "agent",
     parent: NewTaskIn = Path("tasks"),
-    force: Hiding = False,
+    force: Annotated[
+        bool,
+        flag(
+            OUTPUT,
+            "Even if it hides another task of that name. Replaces a task that attach wrote.",
+            "--force",
+        ),
+    ] = False,
 ) -> None:
     """Write a task that starts a program of yours once per rollout.
 
@@ -109,24 +123,57 @@ def _attach(
     Anthropic look for them, and its problem in ORCHESTRY_PROBLEM. It prints its reward last, as in
     {"reward": 0.5}. Nothing is started yet.
     """
-    from orchestry.cli.tasks import class_name, new_folder, tell_next
+    from orchestry.cli.tasks import tell_next
 
     roles, models = _team(agents)
-    bank, said = _bank(problems, _given(name, roles, problems))
+    if not 0 < reward_max < math.inf:
+        raise ConfigError(f"--reward-max is {reward_max}: give a number above 0")
+    command = tuple(map(_absolute, words))
+    _check(name, roles, command)
+    bank, said = taken(problems, columns)
+    folder = _place(parent, name, force)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = _task(name, roles, models, command, reward_max)
+    write_atomic(folder / "task.py", text.encode())
+    write_atomic(folder / "problems.jsonl", written(bank))
+    for line in filter(None, (said, _shared(roles, models))):
+        typer.echo(line)
+    tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+
+
+def _task(
+    name: str,
+    roles: Sequence[str],
+    models: Mapping[str, str],
+    command: Sequence[str],
+    reward_max: float,
+) -> str:
+    """The text of task.py."""
+    from orchestry.cli.tasks import class_name
+
+    most = f"    reward_max = {reward_max}  # the highest that it prints; each is divided by it\n"
     values = {
         "name": name,
         "class_name": class_name(name),
         "agents": ", ".join(f"AgentSpec(role={role!r})" for role in roles),
         "models": f"    models = {models!r}  # what the program calls them\n" if models else "",
-        "command": repr(tuple(map(_absolute, words))),
+        "command": repr(command),
+        "reward": "" if reward_max == 1 else most,
     }
-    folder = new_folder(parent, name, force)
-    folder.mkdir(parents=True)
-    (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
-    (folder / "problems.jsonl").write_bytes(bank)
-    for line in filter(None, (said, _shared(models))):
-        typer.echo(line)
-    tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+    return TASK.substitute(values)
+
+
+def _shared(roles: Sequence[str], models: Mapping[str, str]) -> str:
+    """What to do where agents have one model; '' where each has its own."""
+    names = [models.get(role, role) for role in roles]
+    shared = [role for role, name in zip(roles, names, strict=True) if names.count(name) > 1]
+    if not shared:
+        return ""
+    return (
+        f"{' and '.join(shared)} have one model, so each call must tell who is asked: by the "
+        "address in ORCHESTRY_URL_ROLE, the header X-Orchestry-Agent, or a system prompt that "
+        "names one of them (or has its text of `marks` in task.py)."
+    )
 
 
 def _team(agents: str) -> tuple[list[str], dict[str, str]]:
@@ -142,60 +189,32 @@ def _team(agents: str) -> tuple[list[str], dict[str, str]]:
     return roles, {role: model for role, _, model in pairs if model}
 
 
-def _shared(models: Mapping[str, str]) -> str:
-    """What tells agents of one model apart; '' if there are none."""
-    named = [*models.values()]
-    shared = [role for role, model in models.items() if named.count(model) > 1]
-    if not shared:
-        return ""
-    return (
-        f"{' and '.join(shared)} have one model, so each call must tell who is asked: by the "
-        "address in ORCHESTRY_URL_ROLE, the header X-Orchestry-Agent, or a system prompt that "
-        "names one of them (or has its text of `marks` in task.py)."
-    )
-
-
-def _given(name: str, roles: Sequence[str], path: Path) -> list[Problem]:
-    """The problems. Raises ConfigError for these and for roles that can't be."""
-    from orchestry.task.base import read_problems
+def _check(name: str, roles: Sequence[str], command: Sequence[str]) -> None:
+    """Raises ConfigError for roles that can't be, and for a command that can't be started."""
     from orchestry.task.programs.agent_task import check_roles
+    from orchestry.task.programs.command import check_command
 
     try:
         check_roles(name, roles)
-        found = [one for split in SPLITS for one in read_problems(path, split)]
     except TaskError as error:  # what the user gave, not a task that failed
         raise ConfigError(str(error)) from None
-    if not any(one.split == "train" for one in found):
-        raise ConfigError(f"{path} has no problem of split train, on which a team learns")
-    return found
+    check_command(command)
 
 
-def _bank(path: Path, given: Sequence[Problem]) -> tuple[bytes, str]:
-    """The file of problems, and what is said of its splits: they are written in if it has none."""
-    whole = path.read_bytes()
-    if any("split" in one.model_fields_set for one in given):
-        return whole, ""
-    if len(given) < len(SPLITS):
-        return whole, (
-            f"No line of {path} has a split, and {len(given)} problems are too few to divide: all "
-            "are train, so prompts can't be tested on dev."
+def _place(parent: Path, name: str, force: bool) -> Path:
+    """The task's folder; with `force` also that of an earlier attach. Raises ConfigError."""
+    from orchestry.cli.tasks import new_folder
+
+    folder = parent / name
+    earlier = folder / "task.py"
+    if not earlier.is_file() or not earlier.read_bytes().startswith(_FIRST.encode()):
+        return new_folder(parent, name, force)
+    if not force:
+        raise ConfigError(
+            f"{folder} was written by an earlier attach: choose another name, or replace it with "
+            "--force"
         )
-    parts = [json.loads(line) for _, line in json_lines(whole)]
-    for one, split in zip(parts, _splits(len(parts)), strict=True):
-        one["split"] = split
-    counts = Counter(one["split"] for one in parts)
-    shares = ", ".join(f"{counts[split]} {split}" for split in SPLITS)
-    text = "".join(f"{json.dumps(one)}\n" for one in parts)
-    return text.encode(), (
-        f"No line of {path} has a split, so of its {len(parts)} problems are {shares}."
-    )
-
-
-def _splits(count: int) -> Iterator[Split]:
-    """Of each five problems the last but one is dev, and the last is test; of fewer likewise."""
-    size = min(5, count)
-    last: dict[int, Split] = {size - 2: "dev", size - 1: "test"}
-    return (last.get(place % size, "train") for place in range(count))
+    return folder
 
 
 def _absolute(word: str) -> str:

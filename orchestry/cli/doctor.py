@@ -201,19 +201,15 @@ def _address(variable: str, url: str) -> _Check:
 
 def _providers(config: RunConfig) -> Iterator[_Check]:
     """The run's provider, the judge's and the agents' own, each as a run would open it."""
+    from orchestry.engine.keys import as_played, providers_of
     from orchestry.models.providers import open_provider
 
-    named = {"provider": config.provider, "judge.provider": config.judge.provider}
-    named["behaviors.provider"] = config.behaviors.provider
-    for role, own in config.agents.items():
-        model = own.model or (own.provider and own.provider.model)
-        asked = own.provider and own.provider.model_copy(update={"model": model})
-        named[f"agents.{role}.provider"] = asked
-    for key, asked in named.items():
-        if asked is None:
-            continue
-        if asked.name == "auto":  # the run's own, as a run takes it
-            asked = asked.model_copy(update={"name": config.provider.name})
+    try:
+        named = [*providers_of(as_played(config, os.environ))]
+    except OrchestryError as error:
+        named = []
+        yield _Check("provider", "bad", str(error))
+    for key, asked in named:
         try:
             found = open_provider(asked, config.seed, os.environ)
             yield _Check(key, "ok", f"{found.name}/{found.model}")

@@ -314,16 +314,18 @@ def _beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
 
     from orchestry.cli.screen import console
     from orchestry.cli.show import EXIT_CODES, finish_run
-    from orchestry.report.measures import gain, measured
+    from orchestry.report.measures import gain, measured, searched
 
     ends = EXIT_CODES[found.summary.stopped], EXIT_CODES[began.summary.stopped]
     difference = gain(found, began)
     both = len({e.problem for e in found.episodes} & {e.problem for e in began.episodes})
+    column = "best of k" if searched(found) else "reward"
     if as_json:
+        of = column.replace(" ", "_")
         plain = {
             **found.summary.model_dump(mode="json"),
             "untrained": began.summary.model_dump(mode="json"),
-            "difference": difference and {**difference.plain(), "problems": both},
+            "difference": difference and {**difference.plain(), "problems": both, "of": of},
         }
         typer.echo(json.dumps(plain))
         return max(ends)
@@ -332,7 +334,7 @@ def _beside(found: Run, began: Run, *, show_best: bool, as_json: bool) -> int:
     rows = {name: measured(found), "as the run began": measured(began)}
     shown(rows, f"{found.summary.task}, {len(found.episodes)} problems, equal seeds")
     if difference:
-        console().print(Text(_said(difference, both)))
+        console().print(Text(f"{column}, {name} minus as the run began: {_said(difference, both)}"))
     return max(ends)
 
 
@@ -349,7 +351,8 @@ def shown(found: Mapping[str, Measures | None], title: str) -> None:
             where.print(table, Text())
     where.print(
         Text(
-            "reward: mean over all; best of k: over each problem's best; calls: per problem",
+            "reward: mean over all; best of k: over each problem's best; calls: per problem\n"
+            "dollars: cached answers count as they would cost",
             style="dim",
         ),
     )
@@ -405,12 +408,14 @@ def _ends(one: Interval) -> str:
 
 
 def _said(difference: Interval, problems: int) -> str:
-    """A paired difference as text, with a note if it is inconclusive."""
+    """A paired difference of rewards as text, with a note if it is inconclusive."""
     from orchestry.report.stats import FEWEST_PROBLEMS
+    from orchestry.report.text import counted
 
     seen = difference.low > 0 or difference.high < 0
     doubt = "" if seen else "; inconclusive: the interval contains 0"
     if problems < FEWEST_PROBLEMS:
         doubt = f"; inconclusive: at least {FEWEST_PROBLEMS} problems are needed"
     ends = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
-    return f"difference {difference.mean:+.3f}, 95 % interval over problems {ends}{doubt}"
+    scale = f"rewards are from 0 to 1; 95 % interval over {counted(problems, 'common problem')}"
+    return f"{difference.mean:+.3f} ({scale}: {ends}{doubt})"

@@ -256,7 +256,7 @@ def _told(found: Exported, merged: bool) -> str:
     if not all(adapter.config for adapter in found.adapters):  # learn.method=full
         kind = "whole models"
     head = (
-        f"{kind} of update {found.learned.update} (mean reward "
+        f"{kind} of update {found.learned.update} (reward "
         f"{found.learned.state['reward']:.3f}); README.md in each says how to use it"
     )
     return "\n".join([head, *(f"  {path}  ({_size(path)})" for path, _ in found.written)])

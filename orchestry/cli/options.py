@@ -134,7 +134,7 @@ Trusted = Annotated[
     bool,
     flag(
         SAFETY,
-        "Accept the code, servers, caps and prices that someone else's config names.",
+        "Accept the code, servers, variables, caps and prices that someone else's config names.",
         "--trust",
     ),
 ]

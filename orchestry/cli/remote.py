@@ -144,9 +144,10 @@ def _run(
     kind = "+".join(config.recipe.steps) or config.backend
     name = _named(given["run_name"] or new_run_folder(f"{config.task}--{kind}").name)
     keys = _values(send_key or ())
-    if config.provider.name == "auto" and config.backend == "api" and not keys:
+    asked = config.provider
+    if (asked.name, asked.model) == ("auto", None) and config.backend == "api" and not keys:
         typer.echo(
-            "· provider auto is the embedded model there, unless you --send-key ANTHROPIC_API_KEY",
+            "· provider auto is the embedded model there, unless you --send-key a vendor's",
             err=True,
         )
     found = _connect(host, flags)

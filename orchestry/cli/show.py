@@ -14,7 +14,7 @@ from rich.text import Text
 from orchestry.cli.screen import console, facts, fitted, print_framed
 from orchestry.report.headline import updated
 from orchestry.report.recipes import brought, stages_said
-from orchestry.report.text import counted, plain
+from orchestry.report.text import counted, left_out, plain
 from orchestry.store.measurements import EVALUATIONS
 from orchestry.store.progress import MEAN, PACE
 from orchestry.store.recipes import STAGES, finished
@@ -137,9 +137,12 @@ def _refused(summary: Summary) -> str:
 
 def _means(summary: Summary) -> list[tuple[str, str]]:
     """The mean over all trajectories, and over each episode's best."""
+    lost, mark = left_out(summary), "partial: " if summary.partial else ""
+    every = f"all trajectories{' but those left out' if lost else ''}"
     return [
-        ("reward", f"{_number(summary.mean_reward)} (mean over all trajectories)"),
-        ("best of k", f"{_number(summary.best_of_k)} (mean over each episode's best)"),
+        ("reward", f"{_number(summary.mean_reward)} ({mark}mean over {every})"),
+        ("best of k", f"{_number(summary.best_of_k)} ({mark}mean over each episode's best)"),
+        *([("left out", lost)] if lost else []),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import keyword
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestry.cli.bank import ColumnsOf, gold_of, guessed, taken, written
 from orchestry.cli.generate import generate
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
@@ -23,6 +25,7 @@ from orchestry.cli.options import (
     Sets,
     TaskPath,
     flag,
+    option,
     task_names,
 )
 from orchestry.cli.screen import console, fitted
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from orchestry.task.check import Finding
     from orchestry.task.registry import TaskLocation
 
+COLOURS = {"ok": "green", "warn": "yellow", "not tried": "yellow", "FAIL": "red"}
 CASES = 5
 """Without --verbose, this many cases per rule are shown."""
 ANY = "any answer"
@@ -77,8 +81,10 @@ def _check(
 
     Odd answers are very long, deeply nested, cut off, full of strange bytes, or another agent's.
     In a run, an answer that makes the task raise ends its trajectory (score 0, tag task_error), not
-    the run. --set checks it as a run with these settings plays it, such as options.NAME=VALUE. A
-    program of your own (`orchestry attach`) is started once, and gets made-up answers.
+    the run. The check prints what empty answers, the prompt, and another problem's gold earn, and
+    warns above 0.1. --set checks it as a run with these settings plays it, such as
+    options.NAME=VALUE. A program of your own (`orchestry attach`) is started once, and gets made-up
+    answers; its reward has to be in [0, 1].
     """
     from orchestry.cli.console import say
     from orchestry.core.config import resolve
@@ -99,7 +105,13 @@ def _check(
     ok = all(finding.ok for finding in findings)
     if as_json:
         rules = [
-            {"rule": each.rule, "ok": each.ok, "detail": each.detail, "cases": each.cases}
+            {
+                "rule": each.rule,
+                "ok": None if each.mark == "not tried" else each.ok,
+                "mark": each.mark,
+                "detail": each.detail,
+                "cases": each.cases,
+            }
             for each in findings
         ]
         typer.echo(json.dumps({"task": name, "ok": ok, "findings": rules}))
@@ -116,10 +128,26 @@ def _new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and _.")],
     parent: NewTaskIn = Path("tasks"),
     force: Hiding = False,
+    source: Annotated[
+        Path | None,
+        option(OUTPUT, "A file of problems (.jsonl, .json, .parquet).", "--from", metavar="FILE"),
+    ] = None,
+    columns: ColumnsOf = None,
 ) -> None:
-    """Write a small task that works: change its problems, then its reward."""
+    """Write a small task that works: change its problems, then its reward.
+
+    With --from, its problems are yours, and the reward is whether the last line of the team's
+    answer is that of the right one.
+    """
+    from orchestry.core.errors import ConfigError
+
     folder = new_folder(parent, name, force)
-    write_task(folder, name)
+    if source is not None:
+        write_task_of(folder, name, source, columns)
+    elif columns is not None:
+        raise ConfigError("--columns are those of a file: name it with --from FILE")
+    else:
+        write_task(folder, name)
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 5")
 
 
@@ -190,31 +218,38 @@ def _print_checklist(name: str, findings: Sequence[Finding], verbose: bool) -> N
 
     where = console()
     for finding in findings:
-        mark, colour = ("ok  ", "green") if finding.ok else ("FAIL", "red")
+        mark = finding.mark.ljust(4)
         line = fitted(f"{mark}  {finding.rule}: {finding.detail}", hang=6)
-        coloured = Text.assemble((mark, colour), line.removeprefix(mark))
+        coloured = Text.assemble((mark, COLOURS[finding.mark]), line.removeprefix(mark))
         where.print(coloured, soft_wrap=True)
         most = len(finding.cases) if verbose else CASES
         for case in finding.cases[1:most]:
             typer.echo(fitted(f"      {case}", hang=8))
         if verbose and finding.trace:
             typer.echo(finding.trace)
-    broken = sum(not finding.ok for finding in findings)
-    verdict = f"breaks {broken} of {len(findings)} rules" if broken else "keeps every rule"
-    typer.echo(f"Task {name} {verdict}.")
+    typer.echo(f"Task {name} {_verdict(findings)}.")
     if any(finding.rule == ANY and finding.trace for finding in findings):
         typer.echo(COSTS)
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    count = Counter(finding.mark for finding in findings)
+    broken, untried, warned = count["FAIL"], count["not tried"], count["warn"]
+    said = f"breaks {broken} of {len(findings)} rules" if broken else "keeps every rule"
+    more = [f"{untried} not tried"] if untried else []
+    more += [f"{warned} {'warning' if warned == 1 else 'warnings'}"] if warned else []
+    return f"{said} ({', '.join(more)})" if more else said
 
 
 # --- what `tasks new` writes: small, whole, and passing its own check -----------------------------
 
 TASK = Template('''"""$title: a drafter writes a sentence, an editor improves it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import orchestry
 from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
 
 BANK = Path(__file__).with_name("problems.jsonl")
@@ -232,18 +267,67 @@ class $class_name(TeamTask):
         return read_problems(BANK, split)
 
     async def evaluate(self, state: Transcript, tools: Tools) -> Score:
-        text = state.said[-1][1] if state.said else ""
-        words = re.findall(r"\\w+", text.lower())
-        wanted = state.problem.data["words"]
+        prose = orchestry.prose
+        words = prose.words(state.said[-1][1]) if state.said else []
+        wanted = state.problem.data["words"]  # none is in the prompt or in another gold answer
         missing = [word for word in wanted if word not in words]
+        links = 1 - len(prose.content(words)) / max(1, len(words))  # as `the` and `than`
+        coverage = (1 - len(missing) / len(wanted)) * prose.ramp(links, (0.0, 0.12))
         return self.score(
-            coverage=1 - len(missing) / len(wanted),
-            brevity=float(0 < len(words) <= 30),
-            feedback=f"Missing words: {', '.join(missing) or 'none'}.",
+            coverage=coverage,
+            brevity=coverage * prose.ramp(len(words), (40, 20)),  # short and wrong earns 0
+            feedback=f"{len(words)} words. Missing: {', '.join(missing) or 'none'}.",
         )
 
     def gold(self, problem: Problem) -> Mapping[str, str]:
         return {"drafter": "", "editor": problem.data["gold"]}
+''')
+
+TASK_OF = Template('''"""A solver answers, a checker corrects; the last line decides."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
+
+BANK = Path(__file__).with_name("problems.jsonl")
+GOLD = $gold  # the right answer in a problem's data
+LINE = "Write the answer alone on the last line."
+
+
+class $class_name(TeamTask):
+    name = "$name"
+    agents = (
+        AgentSpec(role="solver", system_prompt=f"Solve the problem. {LINE}"),
+        AgentSpec(role="checker", system_prompt=f"Correct the solution. {LINE}"),
+    )
+    solved = "solved"
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return read_problems(BANK, split)
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        answer = last_line(state.said[-1][1]) if state.said else ""
+        right = bool(answer) and answer == last_line(state.problem.data[GOLD])
+        return self.score(
+            quality=float(right),
+            feedback="The last line is right." if right else f"The last line is wrong: {answer}",
+            tags=["solved"] if right else [],
+        )
+
+    def gold(self, problem: Problem) -> Mapping[str, str]:
+        return dict.fromkeys(("solver", "checker"), text(problem.data[GOLD]))
+
+
+def text(gold: object) -> str:
+    return gold if isinstance(gold, str) else json.dumps(gold)
+
+
+def last_line(said: object) -> str:
+    """In small letters, without marks around it: 'Answer: **42.**' is 'answer: 42'."""
+    last = text(said).strip().split("\\n")[-1]
+    return " ".join(last.lower().strip(" .#*_`$$").split())
 ''')
 
 README = Template("""# $title: one sentence that covers what matters
@@ -252,8 +336,18 @@ README = Template("""# $title: one sentence that covers what matters
 `id` (for good), `prompt` (what agents see), `split` (train, dev or test; ids never move) and `data`
 (what the reward needs; agents never see it).
 
-The reward is coverage (share of the wanted words in the last answer, 0.8) and brevity (at most 30
-words, 0.2). `gold` gives answers that must score 1.0: `orchestry tasks check $name` plays them.
+- `coverage` (0.8): the share of the wanted words in the last answer. A list of words earns 0: 12 %
+  of the words have to be such as `the` or `than`.
+- `brevity` (0.2): `coverage`, less from 20 words on, 0 from 40.
+
+A team learns what the reward pays for, and nothing else. So see first what the cheapest answers
+earn: `orchestry tasks check $name` says it for empty answers, for the prompt, and for another
+problem's gold. Here it is 0, since the wanted words are in no prompt and in one gold answer each,
+and since brevity counts only as far as these words are there. The check also plays `gold`, which
+must score 1.0.
+
+Not caught: the wanted words in a false sentence, or in one that means nothing. Counting can't tell.
+A judge can (`judge.enabled`), or tests that execute the answer (`tools.sandbox`).
 """)
 
 _QUESTIONS = (
@@ -261,7 +355,7 @@ _QUESTIONS = (
     ("train", "Why do we have seasons?", "The tilt of the axis turns each half to the sun."),
     ("train", "How does a plane stay up?", "Its wing pushes air down, which gives lift."),
     ("dev", "Why does ice float?", "Ice is less dense than water."),
-    ("dev", "Why do leaves fall in autumn?", "A tree sheds leaves to save water in winter."),
+    ("dev", "Why do leaves fall in autumn?", "A tree sheds leaves to live through a dry winter."),
     ("test", "What causes tides?", "The gravity of the moon pulls the ocean."),
     ("test", "Why does bread rise?", "Yeast eats sugar and gives off gas."),
 )
@@ -270,7 +364,7 @@ _WANTED = (
     ("tilt", "axis", "sun"),
     ("wing", "lift"),
     ("dense", "water"),
-    ("water", "winter"),
+    ("sheds", "winter"),
     ("gravity", "moon"),
     ("yeast", "gas"),
 )
@@ -284,6 +378,19 @@ def write_task(folder: Path, name: str) -> None:
     (folder / "task.py").write_text(TASK.substitute(values), encoding="utf-8")
     (folder / "README.md").write_text(README.substitute(values), encoding="utf-8")
     (folder / "problems.jsonl").write_text(_problems(), encoding="utf-8")
+
+
+def write_task_of(folder: Path, name: str, source: Path, columns: str | None) -> None:
+    """Writes a task over the rows of a file. Raises ConfigError for a file that has no problems, or
+    whose right answers can't be told."""
+    columns = columns or guessed(source)
+    problems, said = taken(source, columns)
+    gold = gold_of(source, problems)
+    values = {"name": name, "class_name": class_name(name), "gold": json.dumps(gold)}
+    folder.mkdir(parents=True)
+    (folder / "task.py").write_text(TASK_OF.substitute(values), encoding="utf-8")
+    (folder / "problems.jsonl").write_bytes(written(problems))
+    typer.echo(f"{said} Taken: {columns}; the right answer is in '{gold}'.".strip())
 
 
 def class_name(name: str) -> str:

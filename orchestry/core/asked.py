@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestry.core.errors import ConfigError
+from orchestry.core.secrets import named_secret
 
 _LIMIT = re.compile(r"(max|min)\w*tokens|n(um)?_predict|\w*budget\w*", re.IGNORECASE)
 """Limits of the output. A budget of 0 tokens, which switches thinking off, raises nothing."""
@@ -29,7 +30,6 @@ _PRICED = {
     *("cache_control", "modalities", "audio", "prediction", "extra_body"),
 }
 """Fields that may raise a call's price; null leaves them out."""
-_SECRET = re.compile(r"(^|[-_])(\w*auth\w*|api-?key|\w*key|token|secret|password|cookie)([-_]|$)")
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -65,7 +65,7 @@ def check_rename(rename: Mapping[str, str]) -> Mapping[str, str]:
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Raises ConfigError, which shows no value, for a header that holds a key or is none."""
     for name, value in headers.items():
-        if _SECRET.search(name.lower()) and not _REFERENCE.search(value):
+        if named_secret(name) and not _REFERENCE.search(value):
             raise ConfigError(
                 f"header {name} holds a key, which would be written to disk: export it, such as in "
                 f"MY_KEY, and write {name}: ${{MY_KEY}} (in a shell in single quotes)"

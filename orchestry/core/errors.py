@@ -27,6 +27,10 @@ class TaskFault(TaskError):
     trajectory is lost, not the run."""
 
 
+class RewardFault(TaskFault):
+    """What the task or its program gave is no reward in [0, 1]."""
+
+
 class Endless(TaskError):
     """An episode of a task does not end."""
 
@@ -116,6 +120,10 @@ class LearnError(OrchestryError):
 
 class NotFiniteError(LearnError):
     """A result has NaN or infinity. The message says where, not yet why."""
+
+
+class LeftOut(UserWarning):
+    """A part of the user's data was left out, and the rest is used."""
 
 
 TRACEBACK = "ORCHESTRY_TRACEBACK"

@@ -15,9 +15,16 @@ from orchestry.core.values import utf8
 
 THINKING = "thinking_blocks"
 """The field that holds Claude's thinking, which only servers of its API are sent."""
+TOOL_USE = "tool_use"
+"""The field that holds what was added to a call in Claude's form; also for such servers alone."""
 _THINKS = ("thinking", "reasoning", "redacted_thinking")
 _OPEN = re.compile(r"\s*<(think|thinking|thought)>", re.I)
 _CLOSE = re.compile(r"</(think|thinking|thought)>\s*", re.I)
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    """An object as it is, {} in place of anything else."""
+    return value if isinstance(value, dict) else {}
 
 
 def packed(fields: Mapping[str, Any]) -> str:

@@ -6,7 +6,9 @@ wheel, the file comes from one web address.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -298,12 +300,19 @@ def to_yaml(data: Mapping[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Readable, sort_keys=False, allow_unicode=True, width=96)
 
 
+def text_of(data: bytes, errors: str = "strict") -> str:
+    """The text of a user's file in UTF-8, whose lines end in \\n, without the mark (BOM) that some
+    editors put before it. Raises UnicodeDecodeError."""
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", errors=errors).read()
+
+
 def json_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines of a JSON-lines file, numbered from 1, blank ones skipped. Only a line feed ends a
-    line, because JSON may contain other line separators such as U+2028."""
+    """The lines of a JSON-lines file, numbered from 1, blank ones skipped; without the marks (BOM)
+    of files that were put together. Only a line feed ends a line, because JSON may contain other
+    line separators such as U+2028."""
     for number, line in enumerate(data.split(b"\n"), start=1):
-        if line.strip():
-            yield number, line
+        if bare := line.removeprefix(codecs.BOM_UTF8).strip():
+            yield number, bare
 
 
 def salvage(path: Path, parse: Callable[[bytes], T | None]) -> tuple[list[T], str]:
@@ -328,7 +337,7 @@ def read_yaml(path: Path, most: int | None = None) -> dict[str, Any]:
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
         raise ValueError(f"it is larger than {most >> 20} MiB")
-    found = parse_yaml(data.decode("utf-8"))
+    found = parse_yaml(text_of(data))
     if found is None:
         return {}
     if not isinstance(found, dict):

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from orchestry.core.errors import ConfigError, unknown
 from orchestry.core.files import parse_yaml, read_yaml
-from orchestry.core.secrets import looks_like_key
+from orchestry.core.secrets import keys_in_query, looks_like_key
 
 
 def settings_of(sets: Sequence[str]) -> dict[str, Any]:
@@ -220,13 +220,25 @@ def refuse_secrets(value: Any, root: type[BaseModel], key: str = "") -> None:
             f"config key '{key}' holds what looks like an API key: no config key takes one; "
             f"export {fix}"
         )
-    elif isinstance(value, str) and set("@?") & set(value) and Mark.ADDRESS in marks(root, key):
+    elif isinstance(value, str) and Mark.ADDRESS in marks(root, key) and _secret_in(value, key):
+        whole = " (all of it may stand in OPENAI_BASE_URL)" if key.endswith(_OF_VENDORS) else ""
         raise ConfigError(
             f"config key '{key}' has a user, password or query, which would be written to disk: "
-            "give the bare address"
+            f"give the bare address{whole}"
         )
 
 
+def _secret_in(address: str, key: str) -> bool:
+    """Whether an address may hold a secret; a vendor's may name a version in its query."""
+    if "@" in address or not key.endswith(_OF_VENDORS):
+        return bool(set("@?") & set(address))
+    try:
+        return bool(keys_in_query(address))
+    except ValueError:  # no address, which is said where it is opened
+        return False
+
+
+_OF_VENDORS = "base_url"
 _HOLDS_KEYS = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 _FIXES = {
     "finite_number": "give a finite number",

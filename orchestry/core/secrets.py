@@ -13,12 +13,16 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 _KEY = re.compile(r"\b(?:sk|pk)-[\w-]{12,}")
 _MAYBE_KEY = re.compile(r"\b(?:sk|key|pk)-[\w*.-]{6,}|(?<=Bearer )\S+", re.IGNORECASE)
 """Also keys that a vendor cut short or starred out."""
 _SUFFIXES = ("_API_KEY", "_TOKEN", "_SECRET", "_KEY", "PASSWORD", "_STORAGE")
+_NAME = re.compile(
+    r"(^|[-_])(\w*auth\w*|api-?key|\w*key|\w*token|secret|password|cookie|sig(nature)?|code)([-_]|$)"
+)
+_LONGEST_VERSION = 20
 _MIN_CHARS = 8  # shorter values occur in honest answers too
 _MARK = "[secret]"
 REFUSED = "_ORCHESTRY_REFUSED_"
@@ -41,6 +45,21 @@ def without_key(text: str, key: str) -> str:
     """A text without this key."""
     # A shorter one is a placeholder such as "none", no secret.
     return text.replace(key, "***") if len(key) >= 6 else text
+
+
+def named_secret(name: str) -> bool:
+    """Whether a header or a field of an address's query holds a key, by its name."""
+    return _NAME.search(name.lower()) is not None
+
+
+def keys_in_query(url: str) -> list[str]:
+    """What an address's query holds under names of keys, or is as long as one.
+
+    >>> keys_in_query("https://h/v1?api-version=2024-10-21&key=abc")
+    ['abc']
+    """
+    found = parse_qsl(urlsplit(url).query)
+    return [held for name, held in found if named_secret(name) or len(held) > _LONGEST_VERSION]
 
 
 def bare_address(url: str) -> str:

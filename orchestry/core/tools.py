@@ -110,8 +110,12 @@ class ToolCall(Frozen):
 
     @property
     def fit(self) -> ToolCall:
-        """With a name and an id that every vendor takes; others refuse the whole request."""
-        name = re.sub(r"[^a-zA-Z0-9_-]", "_", self.name)[:64] or "unnamed"
+        """With a name and an id that every vendor takes; others refuse the whole request. A name
+        that is changed stays apart from all others, such as that of a tool which was meant."""
+        name = self.name
+        if not NAME.fullmatch(name):
+            legal = re.sub(r"^(?![a-zA-Z_])|[^a-zA-Z0-9_-]", "_", name)[:50]
+            name = f"{legal}_{blake2b(name.encode(), digest_size=4).hexdigest()}"
         found = {"name": name, "id": fit_id(self.id)}
         fits = name == self.name and found["id"] == self.id
         return self if fits else self.model_copy(update=found)

@@ -33,7 +33,9 @@ from orchestry.core.tools import (
     told_call,
     unmarked,
 )
+from orchestry.core.values import ROOT as ROOT
 from orchestry.core.values import Frozen as Frozen
+from orchestry.core.values import NodeId as NodeId
 from orchestry.core.values import utf8 as utf8
 
 Source = Literal["leaf", "judge", "task"]
@@ -327,46 +329,6 @@ class Value(Frozen):
     feedback: str = ""
 
 
-class NodeId(tuple[int | str, ...]):
-    """A place in an episode's tree: which sample was followed in each stage, () for the root.
-
-    Ids sort in the order in which nodes are played. As text, `0.2.1` is the second child of the
-    third child of the root. A play outside the tree ends with a name.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, text: str) -> NodeId:
-        """The id that a record has as text."""
-        return cls(int(step) for step in text.split(".")[1:])
-
-    def __str__(self) -> str:
-        return ".".join(("0", *map(str, self)))
-
-    def child(self, step: int | str) -> NodeId:
-        """The id one stage on."""
-        return NodeId((*self, step))
-
-    @property
-    def parent(self) -> NodeId | None:
-        """The id one stage before; None for the root."""
-        return NodeId(self[:-1]) if self else None
-
-    @property
-    def stage(self) -> int:
-        """How many stages were played before the node."""
-        return len(self)
-
-    @property
-    def path(self) -> list[NodeId]:
-        """The ids from the root to this one, itself included."""
-        return [NodeId(self[:end]) for end in range(len(self) + 1)]
-
-
-ROOT = NodeId()
-
-
 @dataclass(frozen=True, slots=True)
 class Trajectory(Generic[StateT]):
     """A path from the root of an episode's tree. `extend` returns a child; self is unchanged."""
@@ -511,7 +473,7 @@ class Tree(Generic[StateT]):
     answers: list[Completion] = field(default_factory=list)
     """Every sample drawn, including those of merged siblings: what the episode cost."""
     failures: list[str] = field(default_factory=list)
-    """Why samples are missing, one per call that failed for good."""
+    """Why samples are missing, one per sample: the first of its calls that failed for good."""
 
     def add(self, trajectory: Trajectory[StateT]) -> Node[StateT]:
         """Adds the node of a trajectory; its value is its score until more is known."""

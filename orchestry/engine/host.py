@@ -151,7 +151,7 @@ def _note(run: Path, event: Mapping[str, float]) -> None:
 def _sessions(run: Path) -> list[dict[str, Any]]:
     """What was noted, without lines that were cut off."""
     path, found = run / "remote" / "sessions.jsonl", list[dict[str, Any]]()
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_bytes().split(b"\n") if path.exists() else []:
         with suppress(json.JSONDecodeError):
             found.append(json.loads(line))
     return found

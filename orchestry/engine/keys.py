@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestry.backends.base import named
 from orchestry.core.config import ProviderConfig, RunConfig
 from orchestry.core.errors import BudgetExceeded, ConfigError, OrchestryError, ProviderError
 from orchestry.core.types import Completion, Message, Provider, Request
 from orchestry.engine.run import in_own_loop
 from orchestry.models.ledger import Ledger
+from orchestry.models.names import by_names, critics_by_names
 from orchestry.models.openai import VENDOR_URL, is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider
@@ -35,30 +37,87 @@ class Tried:
     """What a vendor said to a key."""
 
     variable: str
+    """The key's; of a judge and the like also the config's key."""
     verdict: Literal["ok", "refused", "unreachable", "not tried"]
     said: str
     """Model and dollars; or what went wrong, and the fix. It has no key in it."""
 
 
+def as_played(config: RunConfig, environ: Mapping[str, str]) -> RunConfig:
+    """The config with the providers that a run of it would ask today. Raises ConfigError if the
+    environment leaves them open."""
+    if config.backend == "api":
+        return by_names(config, environ, [*config.agents])[0]
+    return critics_by_names(config, environ)
+
+
+def providers_of(config: RunConfig) -> Iterator[tuple[str, ProviderConfig]]:
+    """By the key that names them: the settings by which a run opens the providers of a config, of
+    which `as_played` has filled in the names."""
+    if config.backend == "api":
+        yield "provider", config.provider
+    asked = {"judge.provider": config.judge.provider}
+    asked["behaviors.provider"] = config.behaviors.provider
+    for role, own in config.agents.items():
+        model = own.model or (own.provider and own.provider.model)
+        asked[f"agents.{role}.provider"] = own.provider and own.provider.model_copy(
+            update={"model": model}
+        )
+    for key, one in asked.items():
+        if one is not None:
+            yield key, named(one, config.provider, config.provider.name)
+
+
 def try_keys(config: RunConfig, environ: Mapping[str, str]) -> Iterator[Tried]:
-    """Tries each vendor's key that is set, with the model and address that a run of the config
-    would use, and its prices. Nothing is kept."""
-    for vendor, variable in VARIABLES.items():
-        if environ.get(variable, "").strip():
-            yield in_own_loop(_tried(_asked(config, vendor, environ), config, environ))
+    """Tries each provider of the config whose key is set, or that needs none, and each other vendor
+    whose key is set: with the model, address, prices and settings that a run would use. Nothing is
+    kept."""
+    try:
+        config = as_played(config, environ)
+        asked = [*providers_of(config)]
+    except ConfigError:  # the run itself says why
+        asked = []
+    for label, one in _labelled(asked, environ).items():
+        yield in_own_loop(_tried(label, one, config, environ))
 
 
-def _asked(config: RunConfig, vendor: str, environ: Mapping[str, str]) -> ProviderConfig:
-    own = config.provider if config.provider.name == vendor else ProviderConfig(name="auto")
-    model, url = own.model, own.base_url or environ.get("OPENAI_BASE_URL") or VENDOR_URL
-    if vendor == "openai" and is_vendor(url):
+def _labelled(
+    named: Sequence[tuple[str, ProviderConfig]], environ: Mapping[str, str]
+) -> dict[str, ProviderConfig]:
+    """Those to be tried, by what names them in the answer: the key's variable and, of a judge and
+    the like, the key of the config."""
+    keys = {name: environ.get(variable, "").strip() for name, variable in VARIABLES.items()}
+    found = dict[str, ProviderConfig]()
+    for key, asked in named:
+        if asked.name not in VARIABLES:
+            continue
+        asked = _cheap(asked, environ)
+        if asked not in found.values() and (keys[asked.name] or _needs_none(asked, environ)):
+            label = VARIABLES[asked.name] + ("" if key == "provider" else f" of {key}")
+            found[label] = asked
+    for name in keys:
+        if keys[name] and all(asked.name != name for asked in found.values()):
+            found[VARIABLES[name]] = _cheap(ProviderConfig(name=name), environ)
+    return found
+
+
+def _cheap(asked: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
+    model = asked.model
+    if asked.name == "openai" and not _needs_none(asked, environ):
         model = model or environ.get("OPENAI_MODEL") or _CHEAP
-    changes = {"name": vendor, "model": model, "timeout_s": min(TIMEOUT_S, own.timeout_s)}
-    return own.model_copy(update=changes)
+    changes = {"model": model, "timeout_s": min(TIMEOUT_S, asked.timeout_s)}
+    return asked.model_copy(update=changes)
 
 
-async def _tried(asked: ProviderConfig, config: RunConfig, environ: Mapping[str, str]) -> Tried:
-    variable = VARIABLES[asked.name]
+def _needs_none(asked: ProviderConfig, environ: Mapping[str, str]) -> bool:
+    """Whether no key is needed: at another server than OpenAI's own."""
+    url = asked.base_url or environ.get("OPENAI_BASE_URL") or VENDOR_URL
+    return asked.name == "openai" and not is_vendor(url)
+
+
+async def _tried(
+    variable: str, asked: ProviderConfig, config: RunConfig, environ: Mapping[str, str]
+) -> Tried:
     try:
         provider = open_provider(asked, 0, environ)
         prices = price_table(provider, config.model_copy(update={"provider": asked, "agents": {}}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestry import __version__
+from orchestry.core.config import RunConfig
 from orchestry.core.errors import (
     BudgetExceeded,
     Interrupted,
@@ -27,7 +29,7 @@ from orchestry.core.machine import cores, processor
 from orchestry.engine.plan import Plan
 from orchestry.store import summary
 from orchestry.store.journal import VERSION
-from orchestry.store.records import EpisodeRecord, Summary
+from orchestry.store.records import EpisodeRecord, Summary, UsageRecord
 from orchestry.store.run import Store
 from orchestry.store.summary import Books
 
@@ -102,6 +104,26 @@ def summary_of(plan: Plan, store: Store, reason: Reason, seconds: float) -> Summ
         "power": learned.power,
     }
     return told.model_copy(update=own)
+
+
+def unspoken(config: RunConfig, usage: Iterable[UsageRecord]) -> str:
+    """How many answers were thoughts alone, and which limits to raise; '' if none was."""
+    counts = Counter[str]()
+    for row in usage:
+        own = config.agents.get(row.agent)
+        key, limit = "sampling.max_tokens", config.sampling.max_tokens
+        if row.purpose in ("judge", "distil"):
+            key, limit = "judge.max_tokens", config.judge.max_tokens
+        elif own is not None and own.max_tokens is not None:
+            key, limit = f"agents.{row.agent}.max_tokens", own.max_tokens
+        counts[f"{key} (now {limit})"] += row.unspoken
+    if not counts.total():
+        return ""
+    return (
+        f"{counts.total()} answers reached their token limit before any visible text, since their "
+        "thoughts used all of it, and count as empty: raise "
+        + " and ".join(key for key, count in counts.items() if count)
+    )
 
 
 class _Manifest(BaseModel):

@@ -8,17 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.library import Behavior, Library
 from orchestry.backends.local.card import fenced
-from orchestry.core.config import AgentConfig, RunConfig
+from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import to_yaml
 from orchestry.core.types import Member
 from orchestry.engine.export import held_out, new_export
 from orchestry.engine.run import prepare
-from orchestry.engine.trust import Trust, of_run
+from orchestry.engine.trust import VENDORS, Trust, of_run
 from orchestry.store.checkpoints import Which, chosen_update
 from orchestry.store.run import load_run
 
@@ -39,10 +40,9 @@ class Prompts:
     rewards: Mapping[str, float]
     """Mean reward of evaluations after this update, by split."""
 
-    @property
-    def provider(self) -> str:
-        """Who answered in the run."""
-        return str(self.config.provider.name)
+    def asked(self, role: str) -> ProviderConfig:
+        """Who answered for an agent in the run."""
+        return self.config.agents.get(role, AgentConfig()).provider or self.config.provider
 
 
 def export_prompts(
@@ -159,19 +159,20 @@ def _origin(found: Prompts) -> str:
 
 
 def _readme(found: Prompts) -> str:
-    role, member = next(iter(found.team.items()))
-    ask = _ASK_CLAUDE if found.provider == "anthropic" else _ASK
-    prompt = ("system, *", 'system=system["content"], ') if member.system_prompt else ("", "")
-    usage = ask.format(role=role, system=prompt[0], given=prompt[1])
+    by_server = dict[tuple[str, str], Member]()  # the first agent that each answers
+    for role, one in found.team.items():
+        by_server.setdefault((found.asked(role).name, _where(found.asked(role))), one)
+    asked = by_server.values()
+    models = dict.fromkeys(f"{found.asked(r).name}/{one.model}" for r, one in found.team.items())
     again = f"orchestry run --task {found.config.task} --config team.yaml"
     parts = [
         f"# {', '.join(found.team)}: the team of task {found.config.task}",
-        f"{_origin(found)}. The model was {found.provider}/{member.model}.",
+        f"{_origin(found)}. Who answered: {', '.join(models)}.",
         "## How to use it",
-        fenced(usage, "python"),
+        *(fenced(_usage(found, one), "python") for one in asked),
         "Run it in this folder. `TEAM` has each agent's prompt, examples and settings; `messages` "
-        f"makes the chat. {_server(found, member)}In Orchestry, this plays the team, and goes on "
-        "learning from there:",
+        f"makes the chat. {''.join(_server(found, one) for one in asked)}In Orchestry, this plays "
+        "the team, and goes on learning from there:",
         fenced(again, "sh"),
         "## What was learned",
         _learned(found),
@@ -180,9 +181,29 @@ def _readme(found: Prompts) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _usage(found: Prompts, member: Member) -> str:
+    """The code that asks an agent, by the client of its own vendor."""
+    claude = found.asked(member.role).name == "anthropic"
+    prompt = ("system, *", 'system=system["content"], ') if member.system_prompt else ("", "")
+    own = {"system": prompt[0], "given": prompt[1], "where": _where(found.asked(member.role))}
+    return (_ASK_CLAUDE if claude else _ASK).format(role=member.role, **own)
+
+
+def _where(asked: ProviderConfig) -> str:
+    """The client's arguments for a server that is not the vendor's own."""
+    if asked.base_url in (None, *VENDORS) or asked.name not in ("anthropic", "openai"):
+        return ""
+    parts = urlsplit(str(asked.base_url))
+    query = f", default_query={dict(parse_qsl(parts.query))}" if parts.query else ""
+    return f'base_url="{parts._replace(query="").geturl()}"{query}'
+
+
 def _server(found: Prompts, member: Member) -> str:
     """Where the model is to be asked, if no vendor has it."""
-    if found.provider in ("anthropic", "openai"):
+    asked = found.asked(member.role)
+    if asked.name == "openai" and _where(asked):
+        return "`OpenAI` wants a key in OPENAI_API_KEY, also for a server that needs none. "
+    if asked.name in ("anthropic", "openai"):
         return ""
     return (
         f"No vendor has {member.model}: give `OpenAI(base_url=...)` the address of a server that "
@@ -194,14 +215,14 @@ _ASK = """\
 from openai import OpenAI
 from team import TEAM, messages
 chat = {{"model": TEAM["{role}"]["model"], "messages": messages("{role}", "...")}}
-print(OpenAI().chat.completions.create(**chat).choices[0].message.content)
+print(OpenAI({where}).chat.completions.create(**chat).choices[0].message.content)
 """
 _ASK_CLAUDE = """\
 from anthropic import Anthropic
 from team import TEAM, messages
 {system}chat = messages("{role}", "...")
 how = {{"model": TEAM["{role}"]["model"], "max_tokens": TEAM["{role}"]["max_tokens"]}}
-print(Anthropic().messages.create(**how, {given}messages=chat).content[0].text)
+print(Anthropic({where}).messages.create(**how, {given}messages=chat).content[0].text)
 """
 
 

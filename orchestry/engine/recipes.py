@@ -36,7 +36,7 @@ from orchestry.engine.gold import gold_answers
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, check_trust, of_run, remember
-from orchestry.models.providers import resolve_name
+from orchestry.models.names import by_names
 from orchestry.store.checkpoints import checkpoint, chosen_update
 from orchestry.store.recipes import (
     TOOK,
@@ -114,8 +114,9 @@ def _settled(config: RunConfig, stages: Stages) -> RunConfig:
     ]
     if not asked or config.learn.source is not None:
         return config
-    name, _ = resolve_name(config.provider, os.environ)
-    return validate(merge(config.plain(), {"provider": {"name": name}}))
+    found, _ = by_names(config.model_copy(update={"agents": {}}), os.environ)
+    given = {"provider": found.provider, "prices": found.prices}
+    return config.model_copy(update=given)
 
 
 def _from_anywhere(config: RunConfig, plans: list[RunConfig]) -> RunConfig:

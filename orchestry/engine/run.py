@@ -40,6 +40,8 @@ from orchestry.store.recipes import recipe_in
 from orchestry.store.run import Run, Store, existing, load_run, read_config
 from orchestry.store.trackers import check_trackers
 from orchestry.task.given import leave_unscored, unscorable
+from orchestry.task.programs.agent_task import AgentTask
+from orchestry.task.programs.command import check_command
 from orchestry.task.setup import Setup, set_up
 
 _T = TypeVar("_T")
@@ -138,6 +140,8 @@ def prepare(
     for text in backend.notes:
         note(text)
     unscored = _settle_reward(ready, note) if config.problem is not None else ""
+    if need_key and isinstance(ready.task, AgentTask) and ready.task.command:
+        check_command(ready.task.command)
     digests = {**ready.digests, **players_digests(ready.config)}
     return Plan(ready.task, ready.problems, backend, digests, unscored)
 

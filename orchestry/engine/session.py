@@ -29,7 +29,7 @@ from orchestry.core.errors import (
     fault,
 )
 from orchestry.core.types import Problem, Tools
-from orchestry.engine.manifest import Reason, summary_of, write_manifest
+from orchestry.engine.manifest import Reason, summary_of, unspoken, write_manifest
 from orchestry.engine.plan import Plan
 from orchestry.engine.scores import Faults, Verdicts
 from orchestry.models.ledger import Ledger
@@ -124,7 +124,8 @@ class Work(ABC):
             return
         self._asked_to_stop = True
         paid = self.plan.backend.must_finish
-        wait = f"{paid} calls in flight may finish; press Ctrl-C again to give them up"
+        calls = f"{paid} call{'s' * (paid != 1)} in flight"
+        wait = f"{calls} may finish; press Ctrl-C again to give them up"
         self.note(f"stopping: {wait}" if paid else "stopping")
         self.fail(Interrupted(f"interrupted: {self._goes_on} continues it"))
         if not paid and not self.plan.backend.in_step:  # its threads stop by themselves
@@ -168,6 +169,8 @@ class Session(Work):
         self.store.rewrite()
         summary = summary_of(self.plan, self.store, reason, seconds)
         self.store.write("summary.json", summary.model_dump_json(indent=2) + "\n")
+        if why := unspoken(self.plan.config, summary.usage):
+            self.note(why)
 
     async def play(self, rate: Verdicts) -> None:
         """See Work."""

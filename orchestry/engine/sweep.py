@@ -24,7 +24,7 @@ from orchestry.backends.local.weights import START
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.executor import Executor
-from orchestry.core.files import write_atomic
+from orchestry.core.files import refuse_pipes, write_atomic
 from orchestry.core.ppo import check_settings
 from orchestry.core.resolve import by_role, put_key
 from orchestry.core.sweep import Choices, MeasureConfig, SweepConfig
@@ -352,7 +352,7 @@ class Sweep:
             for each in range(seed, seed + asked.seeds)
             for folder, config in configs.items()
         ]
-        todo = [one for one in runs if not is_whole(one, asked.split, asked.samples)]
+        todo = list[Asked]()
 
         def propose() -> Callable[[], Asked] | None:
             if not todo:
@@ -368,6 +368,11 @@ class Sweep:
             key = str(one.place.relative_to(self.folder))
             self.study.slices.settle(key, nano(spent_in(one.place)), "ended")
 
+        for one in runs:
+            if is_whole(one, asked.split, asked.samples):
+                ended(one)  # a process that was killed may not have given back the rest
+            else:
+                todo.append(one)
         play_all(propose, self._places, ended, self._interrupts)
 
     def _confirmed_by(self, own: Asked) -> Asked:
@@ -469,9 +474,11 @@ def _ended(
 
 
 def _check_folder(folder: Path) -> None:
-    """Raises ConfigError for a folder that holds other things than a sweep."""
+    """Raises ConfigError for a folder that holds other things than a sweep, StoreError for a pipe
+    in it."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--dir {folder} is a file: choose a folder for the sweep")
+    refuse_pipes(folder)
     held = {path.name for path in folder.iterdir()} - {LOCK} if folder.is_dir() else set()
     if held and SWEEP not in held:
         raise ConfigError(

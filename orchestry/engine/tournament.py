@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, LockedError
-from orchestry.core.files import is_run, write_atomic
+from orchestry.core.files import is_run, refuse_pipes, write_atomic
 from orchestry.core.ppo import check_settings
 from orchestry.core.resolve import merge
 from orchestry.core.seeds import derive
@@ -146,9 +146,11 @@ class Tournament:
 
     def _refuse_others(self) -> None:
         """Raises ConfigError if the folder holds a run, or a tournament in another game or with
-        players that would be lost. More players may come, and best responses learn for longer."""
+        players that would be lost. More players may come, and best responses learn for longer.
+        Raises StoreError for a pipe in it."""
         if is_run(self.folder) or (self.folder / "config.yaml").exists():
             raise ConfigError(f"{self.folder} holds a run: choose another --run-dir")
+        refuse_pipes(self.folder)
         if not (file := self.folder / FILE).exists():
             return
         try:

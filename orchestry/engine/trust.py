@@ -1,5 +1,6 @@
 """Other people's code and servers that a config names. The user is asked before the code is
-imported or anything is sent; also about a cap above the default and a price below the known one.
+imported or anything is sent; also about variables of the environment that are sent, a cap above the
+default and a price below the known one.
 
 Nothing is asked about places that today's command line or environment names, ./tasks (except in a
 run directory), bundled tasks, this machine, vendors, and places that this user named or confirmed
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestry.core.asked import variables
 from orchestry.core.config import BudgetConfig, ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import is_player
 from orchestry.core.resolve import Mark, leaves, listed, marks, merge
 from orchestry.models import anthropic, openai
+from orchestry.models.names import ollama
 from orchestry.models.prices import FREE, undercuts
 from orchestry.store.run import read_config
 from orchestry.task.registry import bundled
@@ -40,8 +43,8 @@ class Place:
     """Something outside the config that it names."""
 
     kind: str
-    """`code`, `inside` (code that a run directory holds), `server`, `wandb`, `unsafe`, `cap` or
-    `price`."""
+    """`code`, `inside` (code that a run directory holds), `server`, `variable` (whose value is
+    sent), `wandb`, `unsafe`, `cap` or `price`."""
     value: str
     shown: str
     """Its key and value, and its effect, for a message."""
@@ -114,7 +117,8 @@ def _where_today(
     changes["agents"] = agents
     if _at(today, _ADDRESS) is None:
         changes["provider"] = _readdressed(config.provider, environ, note)
-    return config.model_copy(update=changes)
+    new = {key: value for key, value in changes.items() if value != getattr(config, key)}
+    return config.model_copy(update=new)  # what stays as it was does not count as given
 
 
 def _readdressed(
@@ -123,7 +127,7 @@ def _readdressed(
     """With the address in today's environment, if there is one."""
     variable = VARIABLES.get(asked.name, "")
     url = environ.get(variable, "").strip().rstrip("/")
-    if not url or url == asked.base_url:
+    if not url or asked.base_url in (url, ollama(environ)):
         return asked
     was = asked.base_url or "the vendor's own"
     note(f"asking at the address in {variable}; so far the run asked at {was}")
@@ -233,6 +237,7 @@ def _places(raw: Mapping[str, Any], where: Path) -> Iterator[Place]:
             far = "commands would run there, and it could run code here"
             shown = f"{key} {url} ({far if key == 'executor' else sent})"
             yield Place("server", _origin(str(url)), shown)
+    yield from _variables(raw)
     for own in ((raw.get("recipe") or {}).get("stages") or {}).values():
         yield from _places(own, where)
     trackers = raw.get("trackers") or {}
@@ -256,6 +261,19 @@ def _addresses(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in leaves(raw):
         found = listed(value) if key == _SERVERS else value
         yield from ((key, one) for one in (found if isinstance(found, list | tuple) else [found]))
+
+
+def _variables(raw: Mapping[str, Any]) -> Iterator[Place]:
+    """Variables of the environment that headers take, each with the address that gets them."""
+    asked = {f"{key}provider": _at(raw, f"{key}provider") for key in ("", "judge.", "behaviors.")}
+    asked |= {f"agents.{role}.provider": _at(own, "provider") for role, own in _agents(raw).items()}
+    for key, one in asked.items():
+        url, headers = _at(one, "base_url") or "", _at(one, "headers")
+        texts = map(str, headers.values()) if isinstance(headers, Mapping) else ()
+        for name in variables(" ".join(texts)):
+            sent = f"its value would be sent to {url or 'the provider'}"
+            shown = f"{key}.headers ${{{name}}} ({sent})"
+            yield Place("variable", f"{name} {_origin(url)}", shown)
 
 
 def _agents(raw: Mapping[str, Any]) -> Mapping[str, Any]:

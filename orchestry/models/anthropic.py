@@ -15,12 +15,15 @@ from itertools import dropwhile
 from typing import Any
 
 from orchestry.core.errors import ProviderError
-from orchestry.core.extras import THINKING, packed, unpacked
+from orchestry.core.extras import THINKING, TOOL_USE, as_dict, others, packed, unpacked
 from orchestry.core.tools import ANY, ToolCall, fit_id
 from orchestry.core.types import Completion, Message, Request
 from orchestry.models.http import (
     SdkProvider,
+    decode,
+    error_in,
     explain_failure,
+    failure_within,
     malformed,
     post,
     request_bound,
@@ -74,6 +77,13 @@ _REFUSED = {
     *("minLength", "maxLength", "pattern", "maxItems", "uniqueItems"),
 }
 _THINKS = ("thinking", "redacted_thinking")
+_PIECES = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("thinking", "signature"),
+    "input_json_delta": ("tool_use", "input"),
+}
+"""Of a stream: the kind of block that a piece belongs to, and the field that it continues."""
 _MARK = {"cache_control": {"type": "ephemeral"}}
 _BYTES_PER_TOKEN = 5  # more than in real prompts, so that a wrong estimate means "not cached"
 
@@ -134,27 +144,33 @@ class AnthropicProvider(SdkProvider):
         The first is not always `message_start`: llama.cpp's server sometimes omits it.
         """
         failure: ProviderError
-        answer, begun = _Assembly(), False
+        answer, whole = _Assembly(), None
         try:
             async with asyncio.timeout(self._endpoint.timeout_s):
                 needed = {name: body[name] for name in ("model", "max_tokens", "messages")}
                 async with await self._client.messages.create(
                     stream=True, **needed, extra_body={n: body[n] for n in body if n not in needed}
                 ) as events:
+                    if "json" in events.response.headers.get("content-type", ""):
+                        whole = await events.response.aread()  # this server knows no streams
                     async for event in events:
-                        if not begun:
-                            begun = True
+                        if not answer.begun:
                             started()
-                        answer.add(event)
+                        answer.add(_plain(event))
         except Exception as error:  # whatever the SDK raises, the caller gets one clear line
             failure = explain_failure(error, self._endpoint, structured="output_config" in body)
         else:
+            if whole is not None:
+                return decode(whole, self._endpoint)
             if answer.whole:
                 return answer.message
             failure = malformed(self._endpoint, "a stream that ended before its message")
+        failure.billed |= answer.begun
         raise failure
 
     def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
+        if error := error_in(answer):
+            raise failure_within(self._endpoint, error)
         blocks = answer.get("content")
         if not isinstance(blocks, list):
             raise malformed(self._endpoint, f"a message without content: {answer}")
@@ -181,52 +197,45 @@ class AnthropicProvider(SdkProvider):
 
 
 class _Assembly:
-    """A message built up from a stream's events."""
+    """A message built up from a stream's events. What an event lacks adds nothing."""
 
     def __init__(self) -> None:
-        self._text: list[str] = []
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._thinking: dict[int, dict[str, Any]] = {}
+        self._blocks: dict[object, dict[str, Any]] = {}
         self._usage: dict[str, Any] = {}
-        self._stop: str | None = None
-        self.whole = False
+        self._stop: object = None
+        self.begun = self.whole = False
 
-    def add(self, event: Any) -> None:
-        if event.type == "message_start":
-            self._count(event.message.usage)
+    def add(self, event: Mapping[str, Any]) -> None:
+        kind, self.begun = event.get("type"), True
+        if kind == "message_start":
+            self._count(as_dict(event.get("message")).get("usage"))
             self._usage.pop("output_tokens", None)  # of what was drawn before the first event
-        elif event.type == "content_block_delta" and event.delta.type == "text_delta":
-            self._text.append(event.delta.text)
-        elif event.type == "content_block_start" and event.content_block.type == "tool_use":
-            begun = event.content_block
-            self._calls[event.index] = {"id": begun.id, "name": begun.name, "input": ""}
-        elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
-            if event.index in self._calls:
-                self._calls[event.index]["input"] += event.delta.partial_json
-        elif event.type == "content_block_start" and event.content_block.type in _THINKS:
-            self._thinking[event.index] = event.content_block.to_dict(exclude_none=True)
-        elif event.type == "content_block_delta" and event.index in self._thinking:
-            for name in ("thinking", "signature"):
-                more = getattr(event.delta, name, None) or ""
-                if more:
-                    block = self._thinking[event.index]
-                    block[name] = block.get(name, "") + more
-        elif event.type == "message_delta":
-            self._stop = event.delta.stop_reason
+        elif kind == "content_block_start":
+            self._blocks[str(event.get("index"))] = as_dict(event.get("content_block"))
+        elif kind == "content_block_delta":
+            self._grow(str(event.get("index")), as_dict(event.get("delta")))
+        elif kind == "message_delta":
+            self._stop = as_dict(event.get("delta")).get("stop_reason")
             self._usage.pop("output_tokens", None)  # only the last count is of the whole answer
-            self._count(event.usage)
-        elif event.type == "message_stop":
+            self._count(event.get("usage"))
+        elif kind == "message_stop":
             self.whole = True
 
-    def _count(self, usage: Any) -> None:
-        if usage is not None:  # later counts are cumulative and replace earlier ones
-            self._usage |= usage.to_dict(exclude_none=True)
+    def _grow(self, index: str, delta: Mapping[str, Any]) -> None:
+        """Adds a piece to its block, which some servers do not begin."""
+        kind, name = _PIECES.get(str(delta.get("type")), ("", ""))
+        if more := text_in(delta.get("partial_json" if kind == "tool_use" else name)):
+            block = self._blocks.setdefault(index, {"type": kind})
+            block[name] = text_in(block.get(name)) + more  # a call begins as an object
+
+    def _count(self, usage: object) -> None:
+        """Later counts are cumulative and replace earlier ones."""
+        self._usage |= {name: found for name, found in as_dict(usage).items() if found is not None}
 
     @property
     def message(self) -> dict[str, Any]:
         """The answer in the form of an unstreamed one."""
-        calls = [{"type": "tool_use", **call} for call in self._calls.values()]
-        content = [*self._thinking.values(), _text("".join(self._text)), *calls]
+        content = [*self._blocks.values()]
         return {"content": content, "usage": self._usage, "stop_reason": self._stop}
 
 
@@ -315,7 +324,13 @@ def _append(messages: list[dict[str, Any]], role: str, block: dict[str, Any]) ->
 def _said(message: Message) -> list[dict[str, Any]]:
     """An assistant's text, which may not be empty, and its calls."""
     calls = [
-        {"type": "tool_use", "id": fit.id, "name": fit.name, "input": call.given}
+        {
+            **as_dict(unpacked(call.extra).get(TOOL_USE)),
+            "type": "tool_use",
+            "id": fit.id,
+            "name": fit.name,
+            "input": call.given,
+        }
         for call in message.calls
         for fit in (call.fit,)
     ]
@@ -335,11 +350,18 @@ def _result(message: Message) -> dict[str, Any]:
 def _call(block: Mapping[str, Any]) -> ToolCall:
     """A call, whose arguments are an object, or pieces of its text if it was streamed."""
     given = block.get("input")
+    added = others(block, "type", "id", "name", "input")
     return ToolCall(
         id=text_in(block.get("id")),
         name=text_in(block.get("name")),
-        arguments=text_in(given) if isinstance(given, str) else json.dumps(given),
+        arguments=given if isinstance(given, str) else json.dumps({} if given is None else given),
+        extra=packed({TOOL_USE: {name: one for name, one in added.items() if one is not None}}),
     )
+
+
+def _plain(event: Any) -> Mapping[str, Any]:
+    """A stream's event as it was sent."""
+    return event.to_dict(warnings=False) if hasattr(event, "to_dict") else as_dict(event)
 
 
 def _is(block: object, kind: str) -> bool:

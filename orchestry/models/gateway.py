@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from functools import partial
 from typing import Any
 
 from orchestry.core.concurrency import Door, Sleep, together
@@ -264,7 +263,17 @@ class Gateway:
         self, key: str, request: Request, shared: bool, started: Callable[[], None] | None
     ) -> Completion:
         """Makes as many attempts as needed; returns a substitute if there is no answer."""
-        attempt = partial(self._attempt, key, request, shared, started)
+        asked = [request]
+
+        async def attempt() -> Completion:
+            try:
+                return await self._attempt(key, asked[-1], shared, started)
+            except ProviderError as error:
+                if error.bad_draw:  # a server that honours seeds would draw the same again
+                    seed = derive(request.seed, "draw", len(asked))
+                    asked.append(request.model_copy(update={"seed": seed}))
+                raise
+
         try:
             sleep = self._door.sleep
             return await persist(attempt, self._retry, self._breaker, self._rng, sleep)
@@ -303,6 +312,7 @@ class Gateway:
         if cached is None:
             return None
         event = self._answered(None, key, request, cached.model_copy(update={"usd": 0.0}), 0.0)
+        event = event.model_copy(update={"saved": self._prices.cost(cached, request.model)})
         self.ledger.note(event)
         self._keep(event)
         return event.completion
@@ -435,10 +445,12 @@ class Gateway:
     def _priced(self, completion: Completion, request: Request, worst: float) -> Completion:
         usd = self._prices.cost(completion, request.model)
         if nano(usd) > nano(worst):
+            count = self._open["paid"]
+            others = f"{count} call{'s' * (count != 1)} in flight"
             error = Overbilled(
                 f"{self._provider.name} billed ${usd:.6g} for a call that was reserved at "
                 f"${worst:.6g}: its token counts are above the request's bounds, so no cap can be "
-                f"kept and nothing more is asked, but {self._open['paid']} calls in flight will be "
+                f"kept and nothing more is asked, but {others} will be "
                 "billed; results are kept: correct the server or its price, then "
                 f"`orchestry resume {self.ledger.folder}`"
             )

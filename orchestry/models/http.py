@@ -26,7 +26,8 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import PromptTooLong, ProviderError
-from orchestry.core.secrets import bare_address, without_key, without_keys
+from orchestry.core.extras import as_dict
+from orchestry.core.secrets import bare_address, keys_in_query, without_key, without_keys
 from orchestry.core.types import Request, utf8
 from orchestry.models.dialect import Dialect
 
@@ -50,18 +51,27 @@ _UNBILLED = {
 """Statuses for which a vendor charges nothing, by its own host. Gemini: "If your request fails
 with a 400 or 500 error, you won't be charged for the tokens used"
 (https://ai.google.dev/gemini-api/docs/billing). Anthropic and OpenAI say nothing of the kind."""
-_TOO_LONG = {"exceed_context_size_error", "context_length_exceeded"}
+_TOO_LONG = {
+    "exceed_context_size_error",
+    "request_too_large",
+    "context_length_exceeded",
+    "tokens_limit_reached",
+    "model_max_prompt_tokens_exceeded",
+}
 _WHAT = r"(?:prompt|input|context|messages?|conversation|request|sequence|tokens?)"
 _SAYS_TOO_LONG = re.compile(
     rf"context[ _-]?(?:length|window|size|limit)|(?:maximum|max|allowed)[ _-]context"
     rf"|(?:maximum|max|maximal)[ _-](?:prompt|input|sequence|model)[ _-](?:length|len|tokens?)\b"
     rf"|{_WHAT}(?: \w+){{0,3}} (?:is|are|was|were) (?:too|longer)(?: \w+)? (?:long|large|than)"
     rf"|too many (?:input |prompt |total )?tokens?\b(?! per)|(?:input|prompt) (?:is )?too long"
-    rf"|too large for (?:the )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
+    rf"|too large for (?:\S+ )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
+    rf"|inputs?`? must have less than \d+ tokens|input length should be|messages? too long"
+    rf"|(?:input|prompt|request)\b.{{0,60}} (?:only supports up to|model'?s? (?:token )?limit)"
+    rf"|exceeds? (?:n_ctx|max message tokens|the model'?s context)"
     rf"|(?:input|prompt|messages)(?: \w+){{0,6}} exceeds?(?: \w+){{0,6}} "
     rf"(?:tokens?|limit|length|maximum)"
     rf"|reduce the length of (?:the |your )?(?:input|prompt|messages)"
-    rf"|`?inputs`? tokens \+ `?max_new_tokens`? must be"
+    rf"|`?inputs`? (?:tokens \+ `?max_new_tokens`? must be|must have less than)"
     rf"|maximum (?:number of )?(?:allowed )?(?:input )?tokens? allowed|longer than the model",
     re.I,
 )
@@ -76,14 +86,16 @@ _SAYS_OTHERWISE = re.compile(
 _BAD_DRAW = re.compile(
     r"tool_use_failed|failed_generation|malformed[ _]function[ _]call|output_parse_failed"
     r"|(?:failed|unable) to (?:parse|generate) (?:a |the )?(?:tool|function)[ _]call"
-    r"|json_validate_failed|tool[ _]call[ _]validation[ _]failed",
+    r"|failed to parse input at pos|json_validate_failed|tool[ _]call[ _]validation[ _]failed",
     re.I,
 )
-"""What a server says with status 400 that can't read what its own model wrote."""
+"""What a server says with status 400, 422 or 500 that can't read what its own model wrote."""
+_STATUS = re.compile("[45][0-9][0-9]")
 _NAMED_CODES = {
     "rate_limit": 429, "insufficient_quota": 429, "too_many_requests": 429,
-    "resource_exhausted": 429, "overloaded": 529, "unavailable": 503, "server_error": 500,
-    "internal": 500, "timeout": 408, "authentication": 401, "permission": 403,
+    "resource_exhausted": 429, "throttl": 429, "overloaded": 529, "capacity": 529,
+    "unavailable": 503, "server_error": 500, "internal": 500, "timeout": 408,
+    "authentication": 401, "permission": 403,
     "billing": 402, "not_found": 404, "invalid": 400, "bad_request": 400, "context_length": 400,
     "exceed_context": 400,
 }  # fmt: skip
@@ -100,7 +112,7 @@ class Endpoint:
     """An endpoint, and the names of its settings for messages."""
 
     vendor: str
-    url: str
+    url: str = field(repr=False)
     key_variable: str
     url_variable: str
     timeout_s: float
@@ -124,8 +136,10 @@ class Endpoint:
         return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
 
     def _bare(self, text: str) -> str:
-        """The text without what may be a key: the one that was sent, and words of headers."""
-        for key in (self.key, *(word for value in self.headers.values() for word in value.split())):
+        """The text without what may be a key: the one that was sent, words of headers, and what
+        the address's query names so."""
+        words = (word for value in self.headers.values() for word in value.split())
+        for key in (self.key, *words, *keys_in_query(self.url)):
             text = without_key(text, key)
         return text
 
@@ -215,11 +229,11 @@ async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoi
         structured = "response_format" in body or "output_config" in body
         failure = explain_failure(error, endpoint, structured=structured)
     else:
-        return _decode(response.content, endpoint)
+        return decode(response.content, endpoint)
     raise failure
 
 
-def _decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
+def decode(body: bytes, endpoint: Endpoint) -> dict[str, Any]:
     """The JSON object in an answer. Raises a transient, billed ProviderError for anything else,
     such as a proxy's page or an incomplete answer."""
     try:
@@ -254,8 +268,9 @@ def explain_failure(
         response = error.response  # type: ignore[attr-defined]
         if 300 <= status < 400:
             return _redirected(endpoint, status, response.headers.get("location", ""))
-        if status < 400:  # an error event inside a stream that had begun
-            return _broken_off(endpoint, str(error))
+        if status < 400:  # an error event inside a stream
+            body = getattr(error, "body", None)
+            return failure_within(endpoint, error_in(as_dict(body)) or body or str(error))
         body = response.content
         return refusal(endpoint, status, response.headers, body, structured=structured)
     return _transport(error, endpoint)
@@ -301,7 +316,7 @@ def refusal(
     )
     if _is_too_long(status, kind, detail):
         return PromptTooLong(message)
-    if status in (400, 422) and _BAD_DRAW.search(body.decode("utf-8", "replace")):
+    if status in (400, 422, 500) and _BAD_DRAW.search(body.decode("utf-8", "replace")):
         return bad_draw(endpoint, f"{status}: {detail}")
     return ProviderError(
         message,
@@ -318,8 +333,8 @@ def _is_too_long(status: int, kind: str, detail: str) -> bool:
     """Whether a refusal says that the prompt is longer than the model's context."""
     if kind in _TOO_LONG:
         return True
-    said = _SAYS_TOO_LONG.search(detail) is not None and not _SAYS_OTHERWISE.search(detail)
-    return status in (400, 413, 422) and said
+    said = status == 413 or (status in (400, 422) and _SAYS_TOO_LONG.search(detail))
+    return bool(said) and not _SAYS_OTHERWISE.search(detail)
 
 
 def bad_draw(endpoint: Endpoint, found: str) -> ProviderError:
@@ -334,6 +349,18 @@ def bad_draw(endpoint: Endpoint, found: str) -> ProviderError:
     )
 
 
+def error_in(answer: Mapping[str, Any]) -> object:
+    """The error that a server wrote into an answer of status 200, in any vendor's form; None if
+    there is none."""
+    errors = answer.get("errors")
+    named = answer.get("error") or (errors[0] if isinstance(errors, list) and errors else None)
+    if isinstance(named, str | dict) and named:
+        return named
+    codes = (str(answer.get(name)) for name in ("code", "status", "status_code"))
+    is_error = "error" in (answer.get("type"), answer.get("object"))
+    return answer if named or is_error or any(map(_STATUS.fullmatch, codes)) else None
+
+
 def failure_within(endpoint: Endpoint, error: object) -> ProviderError:
     """Our error for one that stands inside an answer of status 200; see `refusal`. A code that says
     nothing is taken for a billed fault of the server."""
@@ -345,9 +372,8 @@ def _status_of(error: object) -> int:
     """The status that an error means by its code, type or text."""
     found = error if isinstance(error, dict) else {"message": error}
     fields = [found.get(name) for name in ("code", "status", "status_code", "type", "message")]
-    for value in fields:
-        if str(value).isdigit() and 400 <= int(str(value)) <= 599:
-            return int(str(value))
+    if (code := next(filter(_STATUS.fullmatch, map(str, fields)), None)) is not None:
+        return int(code)
     said = " ".join(map(str, fields)).lower().replace(" ", "_")
     named = (status for word, status in _NAMED_CODES.items() if word in said)
     return next(named, 500)
@@ -451,9 +477,15 @@ def server_says(body: bytes) -> tuple[str, str]:
     error = answer.get("error", answer) if isinstance(answer, dict) else answer
     if not isinstance(error, dict):
         return str(error), ""
-    message = error.get("message") or error.get("detail") or error
+    message = str(error.get("message") or error.get("detail") or error)
     code, kind = error.get("code"), error.get("type")
-    return str(message), str(code if isinstance(code, str) else kind or "")
+    found = str(code if isinstance(code, str) else kind or "")
+    behind = error.get("metadata")
+    raw = behind.get("raw") if isinstance(behind, dict) else None
+    if isinstance(raw, str):  # a gateway's, with what the vendor behind it said
+        said, of = server_says(raw.encode("utf-8", "replace"))
+        return f"{message}: {said}", found or of
+    return message, found
 
 
 def _readable(body: bytes) -> str:

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from orchestry.core.errors import ProviderError
 from orchestry.core.extras import (
     THINKING,
+    TOOL_USE,
+    as_dict,
     has_thoughts,
     others,
     packed,
@@ -30,6 +32,7 @@ from orchestry.models.http import (
     Endpoint,
     SdkProvider,
     bad_draw,
+    error_in,
     failure_within,
     malformed,
     post,
@@ -70,6 +73,7 @@ class OpenAIProvider(SdkProvider):
         named = f"{urlsplit(endpoint.url).hostname} {model}".lower()
         self._is_mistral = re.search(r"mi[sx]tral|codestral|magistral|devstral", named) is not None
         self._splits = split_thoughts
+        self.variant += "" if split_thoughts else "\nthoughts in the text"
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
@@ -159,7 +163,7 @@ class OpenAIProvider(SdkProvider):
     ) -> ProviderError | None:
         """The error that a server wrote into an answer of status 200."""
         found = choice or {}
-        error = answer.get("error") or found.get("error")
+        error = error_in(answer) or error_in(found)
         stop = str(found.get("finish_reason")).lower()
         if stop in _BAD_DRAWS:
             return bad_draw(self._endpoint, f"finish_reason {stop}")
@@ -252,7 +256,7 @@ def _choice(request: Request) -> dict[str, Any]:
 def _called(call: ToolCall) -> dict[str, Any]:
     """With an object as its arguments, and a legal name: servers refuse others."""
     arguments = json.dumps(call.given, ensure_ascii=False)
-    return call.fit.model_copy(update={"arguments": arguments}).function
+    return others(call.fit.model_copy(update={"arguments": arguments}).function, TOOL_USE)
 
 
 def is_vendor(url: str) -> bool:
@@ -270,7 +274,7 @@ def _closed(schema: object) -> bool:
     strict mode demands; a program's own schema may not."""
     if not isinstance(schema, dict) or not {"type", "enum", "const", "anyOf", "$ref"} & {*schema}:
         return False
-    named, defined = _dict(schema.get("properties")), _dict(schema.get("$defs"))
+    named, defined = as_dict(schema.get("properties")), as_dict(schema.get("$defs"))
     if schema.get("type") == "object" or named:
         required = schema.get("required")
         if schema.get("additionalProperties") is not False or not isinstance(required, list):
@@ -290,7 +294,3 @@ def _first(choices: object) -> dict[str, Any] | None:
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return choices[0]
     return None
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

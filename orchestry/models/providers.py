@@ -17,18 +17,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.secrets import REFUSED, looks_like_key
 from orchestry.core.types import Provider
 from orchestry.models.dialect import Dialect
-
-
-def resolve_name(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The provider's name and, if `auto` chose it, a line that says so; else ''."""
-    if config.name != "auto":
-        return config.name, ""
-    if environ.get("ANTHROPIC_API_KEY", "").strip():
-        return "anthropic", "ANTHROPIC_API_KEY is set: using Claude (paid, within the budget)"
-    return "embedded", (
-        f"no ANTHROPIC_API_KEY: using the embedded {config.model or 'SmolLM2-135M'} (free, on this "
-        "machine); set the key to use Claude"
-    )
+from orchestry.models.names import chosen
 
 
 def open_provider(config: ProviderConfig, seed: int, environ: Mapping[str, str]) -> Provider:
@@ -36,7 +25,8 @@ def open_provider(config: ProviderConfig, seed: int, environ: Mapping[str, str])
 
     Raises ConfigError for a missing key, model, SDK, recording or script, before anything runs.
     """
-    name, _ = resolve_name(config, environ)
+    _, config, _ = chosen(config, environ)
+    name = config.name
     asked = {"extra_body": config.extra_body, "rename": config.rename, "headers": config.headers}
     if name not in ("anthropic", "openai", "recorded") and (odd := [n for n in asked if asked[n]]):
         raise ConfigError(
@@ -116,11 +106,7 @@ def _embedded(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     _need("embedded", "xllamacpp", "openai", "aiohttp")
     if config.model in (None, MODEL, KNOWN[0].name):
         return EmbeddedProvider(config.timeout_s)
-    try:
-        return EmbeddedProvider(config.timeout_s, gguf(str(config.model), environ))
-    except ConfigError as error:
-        hint = "; for Claude, set ANTHROPIC_API_KEY" if config.name == "auto" else ""
-        raise ConfigError(f"{error}{hint}") from None
+    return EmbeddedProvider(config.timeout_s, gguf(str(config.model), environ))
 
 
 def _recorded(config: ProviderConfig) -> Provider:
@@ -143,9 +129,9 @@ def _key(environ: Mapping[str, str], variable: str, placeholder: str | None = No
     key = environ.get(variable, "").strip() or placeholder
     if key is None:
         raise ConfigError(
-            f"{variable} is not set: export it, or name another provider for a new run in "
-            "provider.name, or in judge.provider.name where the judge wants it: embedded is free, "
-            "on this machine"
+            f"{variable} is not set: export it, or name another provider for a new run, or in "
+            "judge.provider.name where the judge wants it: --provider embedded is free, on this "
+            "machine"
         )
     if not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(f"{variable} holds a character that no key has: copy the key again")

@@ -16,6 +16,7 @@ _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS_IN = ("prompt_tokens_details", "input_tokens_details")
 _DETAILS_OUT = ("completion_tokens_details", "output_tokens_details")
 _READ = ("cache_read_input_tokens", "prompt_cache_hit_tokens", "cached_tokens")
+_THOUGHTS = ("reasoning_tokens", "thinking_tokens", "thoughts_token_count", "thoughtsTokenCount")
 _WRITTEN = "cache_creation_input_tokens"
 
 
@@ -59,10 +60,8 @@ def _output(
     some: bool,
 ) -> int:
     """The answer's tokens with all thoughts."""
-    thoughts = max(
-        (_count(part, "reasoning_tokens") or 0 for part in (said, *_parts(said, _DETAILS_OUT))),
-        default=0,
-    )
+    places = (said, *_parts(said, _DETAILS_OUT))
+    thoughts = max(_count(place, name) or 0 for place in places for name in _THOUGHTS)
     rest = None
     if total is not None:  # where no field says the input, all of it may be thoughts
         rest = total - given if given is not None else min(total, max_tokens)

@@ -70,7 +70,9 @@ def part(name: str) -> Callable[[Run], Figure]:
     def figure(run: Run) -> Figure:
         if searched(run):
             return lambda record: _value(record.best_node.score.parts, name)
-        return lambda record: fmean(_value(leaf.score.parts, name) for leaf in record.leaves())
+        return lambda record: fmean(
+            _value(leaf.score.parts, name) for leaf in record.trajectories()
+        )
 
     return figure
 
@@ -219,7 +221,7 @@ def common_kinds(runs: Sequence[Run]) -> list[str]:
 
 def count(records: Iterable[EpisodeRecord], *, schemes: bool) -> Counter[str]:
     """Evaluated trajectories by kind."""
-    leaves = (leaf for record in records for leaf in record.leaves())
+    leaves = (leaf for record in records for leaf in record.trajectories())
     return Counter(kind_of(leaf.score.tags, schemes=schemes) for leaf in leaves)
 
 
@@ -238,7 +240,7 @@ def shares(
 def tag_shares(records: Sequence[EpisodeRecord], tags: Sequence[str]) -> dict[str, Portion]:
     """Every tag's share; a trajectory may carry several."""
     counts: Counter[str] = sum((record.tags() for record in records), Counter())
-    whole = sum(len(list(record.leaves())) for record in records)
+    whole = sum(len(record.trajectories()) for record in records)
     return {tag: Portion(counts[tag], whole) for tag in tags}
 
 

@@ -37,6 +37,7 @@ _COMPARED = (
     "best of n, else of reward. Where its interval covers 0, no "
     "difference is shown."
 )
+_PAID = "USD counts cached answers as they would cost."
 _COUNTED = (
     "These sentences follow from the figures. A figure rose or fell if its 95 % interval excludes "
     "0; each has an interval of its own, so of twenty that did not move one may seem to."
@@ -195,14 +196,14 @@ def _evaluation(experiments: Sequence[Experiment], drawn: Sequence[FigureFiles])
         said = "There is no evaluation yet: `orchestry evaluate RUN` plays the test split."
         return "\n\n".join([*figures, said])
     ks = tables.at_k(experiments)
-    return "\n\n".join([*figures, _COMPARED, found, *([ks] if ks else [])])
+    return "\n\n".join([*figures, f"{_COMPARED} {_PAID}", found, *([ks] if ks else [])])
 
 
 def _baselines(experiments: Sequence[Experiment]) -> str:
     found = tables.beside(experiments)
     if found is None:
         return "There are no baselines yet: `orchestry baselines run all --of RUN` plays them."
-    return f"{found}\n\nCompare rows with equal calls per problem."
+    return f"{found}\n\nCompare rows with equal calls per problem. {_PAID}"
 
 
 def _cost(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ from orchestry.report.outcomes import (
 )
 from orchestry.report.runs import Experiment, Salvaged, behaviors
 from orchestry.report.stats import FEWEST_PROBLEMS
-from orchestry.report.tables import flat_groups
+from orchestry.report.tables import skipped
 from orchestry.report.text import counted
 from orchestry.store.journal import Learned
 
@@ -169,7 +169,7 @@ def _credits(run: Salvaged) -> Iterator[str]:
 
 def _with_cooperation(run: Salvaged) -> Iterator[str]:
     """Whether trajectories whose agents work together are the good ones: an association."""
-    leaves = [leaf for record in run.episodes for leaf in record.leaves()]
+    leaves = [leaf for record in run.episodes for leaf in record.trajectories()]
     solved = solved_tag(run)
     sides = [[leaf for leaf in leaves if cooperates(leaf) is side] for side in (True, False)]
     if not rates([run]) or not all(sides):
@@ -183,15 +183,17 @@ def _with_cooperation(run: Salvaged) -> Iterator[str]:
 
 
 def _silent(run: Salvaged) -> Iterator[str]:
-    """The sets of samples that taught nothing: of a run whose weights learn; of a search, if it had
-    no others."""
-    groups = [group for record in run.episodes for group in record.groups]
+    """The samples that taught nothing: actions of a run whose weights learn, which are compared
+    over the chains of a problem; of a search its sets of samples, if it had no others."""
     if run.config.get("backend") == "local":
-        if groups and _changed(run):
-            share = flat_groups(run.episodes)
-            yield f"Sample groups without a difference in reward, which taught nothing: {share}."
-    elif groups and not any(any(group.advantages) for group in groups):
+        if _changed(run):
+            share = skipped(run.events)
+            yield f"Actions whose rewards did not differ, which taught nothing: {share}."
+        return
+    groups = [group for record in run.episodes for group in record.groups]
+    compared = [group for group in groups if len(group.advantages) > 1]
+    if compared and not any(any(group.advantages) for group in compared):
         yield (
-            f"In each of {counted(len(groups), 'sample group')} all samples earned the same: "
+            f"In each of {counted(len(compared), 'sample group')} all samples earned the same: "
             "nothing could be learned from them."
         )

@@ -40,6 +40,7 @@ class Measures:
     tokens_per_s: float | None
     """Output tokens per second of wall time; None if all came from the cache."""
     usd: float
+    """Cached answers count as they would cost, so that it does not depend on what ran before."""
     stopped: str
 
     @property
@@ -57,7 +58,7 @@ def measured(run: Run) -> Measures | None:
     summary, by_problem = run.summary, trajectory_rewards(run.episodes)
     if not by_problem:
         return None
-    independent = _independent(run)
+    independent, answers = _independent(run), _answers(run.events)
     return Measures(
         problems=len(by_problem),
         trajectories=sum(map(len, by_problem.values())),
@@ -66,10 +67,10 @@ def measured(run: Run) -> Measures | None:
         best_at=_best_at(list(by_problem.values())) if independent else {},
         pass_at=_pass_at(run.episodes, summary.solved) if independent else {},
         calls=sum(record.calls for record in run.episodes),
-        input_tokens=summary.input_tokens,
-        output_tokens=summary.output_tokens,
+        input_tokens=sum(one.completion.input_tokens for one in answers),
+        output_tokens=sum(one.completion.output_tokens for one in answers),
         tokens_per_s=_speed(run.events),
-        usd=summary.cost_usd,
+        usd=round(summary.cost_usd + sum(one.saved for one in answers), 9),
         stopped=summary.stopped,
     )
 
@@ -121,8 +122,8 @@ def _pass_at(records: Iterable[EpisodeRecord], solved: str | None) -> dict[int, 
     counts: dict[str, tuple[int, int]] = {}
     for record in records:
         n, c = counts.get(record.problem, (0, 0))
-        leaves = list(record.leaves())
-        counts[record.problem] = n + len(leaves), c + record.tags()[solved]
+        drawn = len(record.trajectories())
+        counts[record.problem] = n + drawn, c + record.tags()[solved]
     return _for_each_k([[pass_at(k, n, c) for n, c in counts.values()] for k in KS])
 
 
@@ -134,6 +135,12 @@ def _for_each_k(figures: Sequence[Sequence[float | None]]) -> dict[int, Interval
         for (k, kept), row in zip(whole.items(), figures, strict=True)
         if len(kept) == len(row)
     }
+
+
+def _answers(events: Sequence[Event]) -> list[Answered]:
+    """A model's answers, whenever it gave them."""
+    drawn = ("provider", "weights", "cache")
+    return [one for one in events if isinstance(one, Answered) and one.source in drawn]
 
 
 def _speed(events: Sequence[Event]) -> float | None:

@@ -157,7 +157,7 @@ def schemes(run: Salvaged, records: Sequence[EpisodeRecord] | None = None) -> di
     """The schemes of cooperation that were seen, by name, the most frequent first: in how many of a
     run's trajectories, or those of `records`. A trajectory whose agents do not cooperate shows
     none, where the task tells whether they do."""
-    leaves = [leaf for record in records or run.episodes for leaf in record.leaves()]
+    leaves = [leaf for record in records or run.episodes for leaf in record.trajectories()]
     told = _tells_cooperation([run])
     shown = [leaf for leaf in leaves if cooperates(leaf) or not told]
     counts = Counter(

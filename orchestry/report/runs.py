@@ -15,6 +15,7 @@ from orchestry.core.errors import ConfigError, OrchestryError, StoreError
 from orchestry.core.files import json_lines, read_yaml
 from orchestry.core.resolve import Mark, leaves, marks
 from orchestry.report.measures import Measures, measured
+from orchestry.report.text import left_out
 from orchestry.store import journal
 from orchestry.store.checkpoints import DISTILLED
 from orchestry.store.games import Evaluation, kept
@@ -214,8 +215,9 @@ class Salvaged(Run):
         if (self.folder / DISTILLED).is_file():  # written whole, and nothing was played in it
             return []
         found = [*(self._unstepped() if self.neural else self._unplayed())]
-        if self.failed:
-            found.append(f"episodes that failed, and are in no figure: {len(self.failed)}")
+        if not self.neural and (lost := left_out(self.summary)):
+            mark = ", so the means are partial" if self.summary.partial else ""
+            found.append(f"in no mean are {lost}{mark}")
         if end_of(self.events) is None:
             found.append("its process has not ended in order: it still runs, or was cut off")
         if self.written is None:

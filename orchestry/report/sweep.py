@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import refuse_pipes, write_atomic
+from orchestry.core.files import json_lines, refuse_pipes, write_atomic
 from orchestry.core.intervals import student_95
 from orchestry.report.headline import signed
 from orchestry.report.held_out import shows_gain
@@ -105,12 +105,12 @@ def read_sweep(folder: Path) -> Found:
     refuse_pipes(folder)
     try:
         known = json.loads((folder / "sweep.json").read_bytes())
-        lines = (folder / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = [*json_lines((folder / "trials.jsonl").read_bytes())]
     except FileNotFoundError:
         raise ConfigError(
             f"{folder} holds no sweep: give the folder of `orchestry sweep`"
         ) from None
-    trials = tuple(json.loads(line) for line in lines)
+    trials = tuple(json.loads(line) for _, line in lines)
     known = {"owner": "", "confirms": "", "going": {}, **known}  # of before studies were shared
     names = ("sweep", "importance", "usd", "same", "owner", "confirms", "going")
     own = {name: known[name] for name in names}

@@ -346,8 +346,8 @@ def fault_counts(run: Run) -> dict[str, str]:
         "calls lost, charged at their worst case": _why(events, Lost),
         "states that the task could not score, counted as 0": _unscored(events),
         "judgements that were malformed": _malformed(run.episodes),
-        "sample groups whose advantages are all zero": flat_groups(run.episodes),
-        "actions that an update left out, for want of variance": _skipped(events),
+        "groups of several samples whose advantages are all zero": flat_groups(run.episodes),
+        "actions that an update left out, for want of variance": skipped(events),
         "times that finished episodes were taken back": str(_count(events, RolledBack)),
         **processes,
     }
@@ -393,16 +393,19 @@ def _malformed(episodes: Sequence[EpisodeRecord]) -> str:
 
 
 def flat_groups(episodes: Sequence[EpisodeRecord]) -> str:
-    """Groups without a learning signal: all samples of the state have the same value."""
+    """Groups without a learning signal: all samples of the state have the same value. A state that
+    was sampled once, as each later one of a chain, is no group to compare."""
     groups = [group.advantages for episode in episodes for group in episode.groups]
-    flat = sum(all(abs(advantage) <= FAINTEST for advantage in group) for group in groups)
-    return _of(flat, len(groups))
+    compared = [group for group in groups if len(group) > 1]
+    flat = sum(all(abs(advantage) <= FAINTEST for advantage in group) for group in compared)
+    return _of(flat, len(compared))
 
 
-def _skipped(events: Sequence[Event]) -> str:
+def skipped(events: Sequence[Event]) -> str:
+    """Actions that taught nothing, of all that updates of weights were given."""
     states = [event.state for event in events if isinstance(event, Learned)]
-    skipped = sum(int(state.get("skipped", 0)) for state in states)
-    return _of(skipped, skipped + sum(int(state.get("samples", 0)) for state in states))
+    left = sum(int(state.get("skipped", 0)) for state in states)
+    return _of(left, left + sum(int(state.get("samples", 0)) for state in states))
 
 
 def _ends(events: Sequence[Event]) -> str:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from math import floor, log10
 
+from orchestry.store.records import Summary
+
 _LONGEST = 1200
 """Maximum characters of a quoted text."""
 _MEANS = re.compile(
@@ -50,6 +52,18 @@ def _shortened(text: str, longest: int) -> str:
         return text
     left = len(text) - longest
     return f"{text[:longest].rstrip()} … ({left:,} more characters)"
+
+
+def left_out(summary: Summary) -> str:
+    """What no mean of a run has, and why, on one line; '' if they are over all."""
+    lost, failed = (sum(one.values()) for one in (summary.left_out, summary.left_out_episodes))
+    if not lost and not failed:
+        return ""
+    parts = [f"{lost} of {summary.trajectories + lost:,} trajectories"]
+    parts += [f"{failed} of {counted(summary.episodes, 'episode')}"] if failed else []
+    whys = summary.left_out or summary.left_out_episodes
+    why = "; ".join(f"{count}: {_shortened(text, 160)}" for text, count in [*whys.items()][:3])
+    return f"{' and '.join(parts)} ({why})"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], figures: bool = True) -> str:

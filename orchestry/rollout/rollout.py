@@ -300,16 +300,13 @@ class Rollout(Generic[StateT]):
         acting = [(node.trajectory, self.actors(node.trajectory)) for node in pool]
         variants = self._trying(pool, stage)
         drawn = await self._draw(acting, n, variants)
-        for move in (move for one in drawn for move in one):
-            if move.missing:
-                tree.failures.append(move.answer.failed)
-            else:
-                tree.answers.append(move.answer)
+        tree.answers += [move.answer for one in drawn for move in one if not move.missing]
         moves = iter(drawn)
         moved, groups = list[tuple[Trajectory[StateT], Sequence[Turn]]](), list[Group]()
         for node, (state, agents) in zip(pool, acting, strict=True):
-            whole = _whole([next(moves) for _ in agents])
-            group, born = self._branch(state, agents, whole, variants)
+            own = [next(moves) for _ in agents]
+            tree.failures += _failures(own)
+            group, born = self._branch(state, agents, _whole(own), variants)
             if born:
                 groups.append(group)
             else:
@@ -505,6 +502,12 @@ def _whole(moves: Sequence[Sequence[Move]]) -> list[list[Move]]:
     joints = zip(*moves, strict=True)
     kept = [i for i, joint in enumerate(joints) if not any(move.missing for move in joint)]
     return [[one[place] for place in kept] for one in moves]
+
+
+def _failures(moves: Sequence[Sequence[Move]]) -> list[str]:
+    """Why each of the other samples is missing."""
+    gone = ([move for move in joint if move.missing] for joint in zip(*moves, strict=True))
+    return [missing[0].answer.failed for missing in gone if missing]
 
 
 def _tried(joints: Sequence[Sequence[Move]]) -> list[tuple[bool, ...]]:

@@ -155,6 +155,7 @@ def episode_record(
         nodes=tuple(_node(tree, node) for node in tree.nodes.values()),
         groups=tuple(_group(tree, group) for group in tree.groups),
         failed_calls=len(tree.failures),
+        left_out=dict(Counter(tree.failures)),
         failed="" if leaves else (tree.failures or ["no trajectory ended"])[0],
         judgements=dict(sorted(Counter(tree.outcomes).items())),
         credits=tuple(credits),

@@ -8,6 +8,7 @@ found too.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import zlib
@@ -74,6 +75,8 @@ class Answered(Frozen):
     completion: Completion
     at: float
     seconds: float = 0.0
+    saved: float = Field(0.0, exclude_if=lambda usd: not usd)
+    """The dollars that an answer from the cache would have cost."""
 
 
 class Released(Frozen):
@@ -346,7 +349,7 @@ def read(path: Path) -> Iterator[Event]:
     line, for any other damage, and for a journal of another version.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from None
     for number, (line, before) in enumerate(checksums(lines[:-1]), start=1):

@@ -134,6 +134,8 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
     if none was measured."""
     failed_calls: int = 0
     """Missing samples, because their calls failed for good."""
+    left_out: dict[str, int] = Field(default_factory=dict, exclude_if=lambda found: not found)
+    """Why they are missing, and how many for each reason; {} in runs until 0.2."""
     failed: str = ""
     """Why no trajectory finished; '' if one did."""
     credit_calls: int = 0
@@ -180,8 +182,8 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
         return found.model_copy(update={"best": best.id})
 
     def tags(self) -> Counter[str]:
-        """How many leaves carry each tag."""
-        return Counter(tag for node in self.leaves() for tag in node.score.tags)
+        """How many trajectories carry each tag."""
+        return Counter(tag for node in self.trajectories() for tag in node.score.tags)
 
     def steps(self) -> int:
         """Steps of the task that were played: in each, all agents whose turn it is act."""
@@ -189,7 +191,7 @@ class EpisodeRecord(Frozen, allow_inf_nan=False):
 
     def lengths(self) -> Iterator[int]:
         """The steps of each evaluated trajectory."""
-        for leaf in self.leaves():
+        for leaf in self.trajectories():
             yield sum(bool(node.turns) for node in self.path(leaf.id))
 
     @property
@@ -235,6 +237,8 @@ class UsageRecord(Frozen):
     input_tokens: int
     output_tokens: int
     usd: float
+    unspoken: int = Field(0, exclude_if=lambda found: not found)
+    """Answers that reached their token limit before any visible text: thoughts used all of it."""
 
 
 MOST_POINTS = 100.0
@@ -300,6 +304,15 @@ class Summary(Frozen):
     budget_usd: float | None
     mean_reward: float | None
     """The mean over all trajectories, each episode counting once: the measure of a policy."""
+    trajectories: int = 0
+    """Those that the means are over."""
+    left_out: dict[str, int] = Field(default_factory=dict)
+    """Trajectories that no mean has, since calls of theirs failed for good: how many, by reason."""
+    left_out_episodes: dict[str, int] = Field(default_factory=dict)
+    """Episodes that no mean has, since none of their trajectories finished: how many, by reason."""
+    partial: bool = False
+    """Whether the means are over fewer than 90 % of the finished episodes, or of the
+    trajectories."""
     best_of_k: float | None = None
     """The mean over episodes of the best trajectory's reward: the measure of a search."""
     best_reward: float | None
@@ -393,7 +406,7 @@ class Metrics:
             "episode/length": fmean(record.lengths()),
             "mean_abs_advantage": sum(spread) / len(spread) if spread else 0.0,
             "calls": record.calls,
-            "leaves": len(list(record.leaves())),
+            "leaves": len(record.trajectories()),
             "answer_tokens": sum(one.output_tokens for one in answers) / max(1, len(answers)),
             "truncated": sum(one.stop == "length" for one in answers) / max(1, len(answers)),
             "usd": record.usd,

@@ -7,6 +7,7 @@ the readable part of it; so they always agree.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from statistics import fmean
 from typing import Any
 
 from orchestry.core.errors import StoreError
+from orchestry.core.extras import split_thoughts
+from orchestry.core.types import Completion
 from orchestry.store.checkpoints import best_evaluation, dev_summary
 from orchestry.store.journal import (
     Answered,
@@ -48,6 +51,8 @@ LEARNING = {
 }
 """The figures of an update of weights that say what its answers were like, and their meanings; see
 backends.local.diagnostics."""
+_WHOLE = 0.9
+"""Means over a smaller share of the episodes, or of the trajectories, are marked."""
 _USES = {"act": "search", "judge": "judge", "credit": "credit", "embed": "search"}
 """The summary's category per purpose of a call; all others are learning."""
 
@@ -134,6 +139,7 @@ class _Sum:
     cache_hits: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    unspoken: int = 0
     nano_usd: int = 0
     """Whole nano-dollars, so that the sum does not depend on the order of answers."""
     place: str = ""
@@ -158,6 +164,7 @@ class Usage:
             self.refused.discard(digest)
         if event.source == "cache":
             total.cache_hits += 1
+        total.unspoken += event.source != "failed" and _is_unspoken(event.completion)
         if event.source not in ("provider", "weights"):
             return
         total.calls += 1
@@ -178,9 +185,16 @@ class Usage:
                 input_tokens=total.input_tokens,
                 output_tokens=total.output_tokens,
                 usd=total.nano_usd / NANO,
+                unspoken=total.unspoken,
             )
             for (agent, purpose), total in sorted(self._sums.items())
         )
+
+
+def _is_unspoken(said: Completion) -> bool:
+    """Whether the limit ended an answer before it had any text but thoughts."""
+    cut = said.stop == "length" and not said.calls
+    return cut and not split_thoughts(said.text, cut=True)[1].strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,12 +318,13 @@ def summarise_journal(
         cost_usd=books.cost_usd,
         lost_usd=books.lost_usd,
         budget_usd=config.get("budget", {}).get("usd"),
+        **_coverage(finished),
         mean_reward=fmean(record.mean_reward for record in records) if records else None,
         best_of_k=fmean(record.best_of_k for record in records) if records else None,
         best_reward=top.reward if top else None,
         best_episode=top.episode if top else None,
         tags=dict(sorted(tags.items())),
-        leaves=sum(len(list(record.leaves())) for record in records),
+        leaves=sum(len(record.trajectories()) for record in records),
         cost_by_use=_by_use(books.usage),
         cost_by_provider={name: sum(row.usd for row in rows) for name, rows in asked.items()},
         calls_by_provider={name: sum(row.calls for row in rows) for name, rows in asked.items()},
@@ -321,6 +336,31 @@ def summarise_journal(
         usage=books.usage,
         seconds=books.seconds,
     )
+
+
+def _coverage(finished: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """What the means are over, what they leave out, and why."""
+    gone = Counter[str]()
+    for record in finished:
+        gone.update(record.left_out or {"its call failed": record.failed_calls})
+    failed = Counter(record.failed for record in finished if record.failed)
+    kept = sum(len(record.trajectories()) for record in finished if not record.failed)
+    whole = (len(finished) - failed.total(), len(finished)), (kept, kept + gone.total())
+    return {
+        "trajectories": kept,
+        "left_out": _alike(gone),
+        "left_out_episodes": _alike(failed),
+        "partial": any(part < _WHOLE * all_ for part, all_ in whole),
+    }
+
+
+def _alike(counts: Mapping[str, int]) -> dict[str, int]:
+    """The most frequent first; texts that differ in numbers alone count under the first of them."""
+    found, names = Counter[str](), dict[str, str]()
+    for text, count in counts.items():
+        short = re.sub(r"^after \d+ attempts: ", "", text)
+        found[names.setdefault(re.sub(r"\d+", "0", short), short)] += count
+    return {text: count for text, count in found.most_common() if count}
 
 
 def _by_use(usage: Sequence[UsageRecord]) -> dict[str, float]:

@@ -7,16 +7,18 @@ or jointly, and all share one reward.
 from __future__ import annotations
 
 import json
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
 from pydantic import ValidationError
 
 from orchestry.core.config import MAX_RUBRIC
-from orchestry.core.errors import ConfigError, TaskError, reason, unknown
+from orchestry.core.errors import ConfigError, LeftOut, TaskError, reason, unknown
 from orchestry.core.files import json_lines
 from orchestry.core.types import AgentSpec, Frozen, Part, Problem, Score, Split, StateT, Tools
 
@@ -205,31 +207,57 @@ class TeamTask(BaseTask[Transcript]):
         return f"{state.problem.prompt}\n\n{said}".strip()
 
 
-def read_problems(path: Path, split: Split) -> tuple[Problem, ...]:
+def read_problems(path: Path | str, split: Split) -> tuple[Problem, ...]:
     """The problems of one split from a JSON-lines file beside its task.
 
-    Blank lines are skipped. Raises TaskError naming an unreadable file, an invalid line, or two
-    lines with the same id (in any splits).
+    Blank lines are skipped, and so is one with half a surrogate pair, which a warning names. Raises
+    TaskError naming an unreadable file, an invalid line, or two lines with the same id (in any
+    splits).
     """
-    problems, lines = [], dict[str, int]()
+    return tuple(problem for problem in every_problem(Path(path)) if problem.split == split)
+
+
+def every_problem(path: Path) -> Iterator[Problem]:
+    """Those of all splits, in the file's order. Raises as `read_problems`."""
+    lines = dict[str, int]()
     for number, line in json_lines(_read(path)):
+        where = f"{path}, line {number}"
         try:
-            problem = Problem.model_validate(json.loads(line.decode("utf-8")))
+            problem = Problem.model_validate(row := json.loads(line))
         except UnicodeDecodeError:
-            raise TaskError(f"{path}, line {number} is not UTF-8: save the file as UTF-8") from None
+            raise TaskError(f"{where} is not UTF-8: save the file as UTF-8") from None
         except ValueError as error:
             raise TaskError(
-                f"{path}, line {number} is not a problem ({reason(error)}): write a JSON object "
+                f"{where} is not a problem ({reason(error)}): write a JSON object "
                 "with id, prompt, and where needed data and split"
             ) from None
+        if not writable(where, row):
+            continue
         if (first := lines.setdefault(problem.id, number)) != number:
             raise TaskError(
                 f"{path}, lines {first} and {number} have the same id '{problem.id}': give each "
                 "problem an id of its own"
             )
-        if problem.split == split:
-            problems.append(problem)
-    return tuple(problems)
+        yield problem
+
+
+def writable(where: str, row: Any) -> bool:
+    """Whether UTF-8 can hold what was read from JSON, which may have half a surrogate pair. If not,
+    the row is to be left out: a warning names it, once per process."""
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        _warn(
+            f"{where} is left out, since it holds half a surrogate pair, "
+            f"\\u{ord(error.object[error.start]):04x}: correct that character"
+        )
+        return False
+    return True
+
+
+@lru_cache(maxsize=1000)  # a file is read once per split
+def _warn(text: str) -> None:
+    warnings.warn(LeftOut(text), stacklevel=1)
 
 
 def _read(path: Path) -> bytes:

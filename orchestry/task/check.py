@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 from orchestry.core.errors import ConfigError, Endless, SandboxError, TaskFault, reason
 from orchestry.core.types import SPLITS, Problem, Sandbox, Score, Split, Tools
@@ -22,18 +23,24 @@ from orchestry.task.base import BaseTask, rubric_fault
 from orchestry.task.code import shorten
 from orchestry.task.fuzz import fuzz
 from orchestry.task.guard import MAX_STAGES, Play, evaluated, said, tells
+from orchestry.task.programs.agent_task import AgentTask
 from orchestry.task.toolcheck import silent_tools, tool_findings
 
 FEW = 20
 """Prompts are checked in this many first stages of a game; a game may never end."""
 MAX_GOLD = 200
 FUZZED = 6
-PLAYABLE = ("splits", "frozen state", "roles", "starts", "ends")
+IDLE = 12
+"""Problems on which nobody does any work."""
+PLAYABLE = ("frozen state", "roles", "starts", "ends")
 EVALUATIONS_AT_ONCE = 4
 SHOWN = 300
 """Characters of a score's feedback in a finding."""
 LONG_ENOUGH = 20
 """A gold answer of at least this many characters does not occur in a prompt by accident."""
+IDLE_PAY = 0.1
+"""What answers without any work may earn in the mean, before the check warns."""
+PAID = ": a team may learn to do that instead of the work; pay only for what exceeds it"
 
 CHECKED = {
     "splits": "train, dev and test have problems, and no problem is in two of them",
@@ -48,12 +55,17 @@ CHECKED = {
     "any answer": "no answer, however odd, makes the task raise",
     "deterministic": "evaluating a state again gives the same score",
     "gold": "gold answers score 1.0",
-    "nothing": "empty answers earn less than 1.0",
+    "nothing": "empty answers",
+    "prompt": "answers that repeat what the agent sees",
+    "other gold": "the gold answers of another problem",
     "no leak": "no agent is shown the gold answer",
     "graded": "graded answers can be played, and none scores more than the first",
     "rubric": "the judge's rubric is a text of a readable length, or left out",
     "tools": "every tool has a docstring, and a call of one without effects shows no bug",
 }
+
+_SCORED = ("total", "any answer", "deterministic", "nothing", "prompt", "other gold")
+"""The rules about scores."""
 
 HOSTILE = (
     "",
@@ -72,6 +84,11 @@ HOSTILE = (
 _Answer = Callable[[str], str]
 """From an agent's role to its text."""
 
+_Idle = Callable[[Problem, str, str], str]
+"""From a problem, a role and what it sees to its text."""
+
+Mark = Literal["ok", "warn", "not tried", "FAIL"]
+
 Met = tuple[Problem, Any]
 """A state reached in a game, and its problem."""
 
@@ -81,12 +98,17 @@ class Finding:
     """One rule: its text, whether it holds, and the first counterexample."""
 
     rule: str
-    ok: bool
+    mark: Mark
     detail: str
     cases: tuple[str, ...] = ()
     """All counterexamples, including the first."""
     trace: str = ""
     """The first traceback, if something raised."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no counterexample was found; also where none was looked for."""
+        return self.mark != "FAIL"
 
 
 @dataclass(slots=True)
@@ -98,6 +120,23 @@ class _Case:
     traces: dict[str, str] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     """What could not be checked."""
+    tried: dict[str, tuple[Mark, str]] = field(default_factory=dict)
+    """The rules that something was tried for, with the mark and text of each that holds."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why nothing was tried for a rule."""
+
+    def holds(self, *rules: str) -> None:
+        """Notes that the rules were put to a test; those that broke are among `faults`."""
+        for rule in rules:
+            self.tried[rule] = ("ok", CHECKED[rule])
+
+    def earns(self, rule: str, totals: Mapping[str, float]) -> None:
+        """Notes what answers without any work earn, per problem."""
+        mean, best = fmean(totals.values()), max(totals, key=totals.__getitem__)
+        most = f"{totals[best]:.2f} at most (problem '{best}')"
+        text = f"{CHECKED[rule]} earn {mean:.2f} in the mean, {most}"
+        paid = mean > IDLE_PAY
+        self.tried[rule] = ("warn", f"{text}{PAID}") if paid else ("ok", text)
 
     def fail(self, rule: str, detail: str, error: BaseException | None = None) -> None:
         if rule not in self.faults and error is not None:
@@ -118,16 +157,30 @@ class _Case:
             error = cause or raised
             self.fail(rule, f"{what} raised {type(error).__name__}: {reason(error)}", error)
 
+    def untried(self, rules: Sequence[str], why: str) -> None:
+        """Notes that nothing could be tried for the rules."""
+        for rule in rules:
+            self.tried.pop(rule, None)
+            self.reasons[rule] = why
+
+    def broken(self) -> str:
+        """The rule that keeps the task from being played, else the first that it breaks; ''."""
+        return next((rule for rule in (*PLAYABLE, *self.faults) if rule in self.faults), "")
+
     def findings(self) -> list[Finding]:
         return [self._finding(rule) for rule in CHECKED]
 
     def _finding(self, rule: str) -> Finding:
         cases = tuple(self.faults.get(rule, ()))
-        if not cases:
-            notes = "".join(f"; not called: {note}" for note in self.notes.get(rule, ()))
-            return Finding(rule, True, f"{CHECKED[rule]}{notes}")
-        more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
-        return Finding(rule, False, f"{cases[0]}{more}", cases, self.traces.get(rule, ""))
+        if cases:
+            more = f" (and {len(cases) - 1} more)" if len(cases) > 1 else ""
+            return Finding(rule, "FAIL", f"{cases[0]}{more}", cases, self.traces.get(rule, ""))
+        if rule not in self.tried:
+            why = self.reasons.get(rule, f"the task breaks '{self.broken()}'")
+            return Finding(rule, "not tried", f"since {why}")
+        mark, text = self.tried[rule]
+        notes = "".join(f"; not called: {note}" for note in self.notes.get(rule, ()))
+        return Finding(rule, mark, f"{text}{notes}")
 
 
 async def check_task(
@@ -147,6 +200,7 @@ async def check_task(
     which the task has no problems.
     """
     case = _Case(task)
+    case.holds("rubric", *(() if any(agent.tools for agent in task.agents) else ("tools",)))
     if fault := rubric_fault(task):
         case.fail("rubric", fault)
     for fault in silent_tools(task):
@@ -159,19 +213,23 @@ async def check_task(
         await _play(case, tools, p, seed, lambda _: next(deck)) for p in sampled for seed in seeds
     ]
     await _check_totals(case, tools, games)
-    await _check_empty(case, tools, sampled, seeds[0])
     everything = [problem for split in splits.values() for problem in split]
-    await _check_gold(case, tools, _spread(everything, MAX_GOLD), seeds[0])
+    golds = await _check_gold(case, tools, _spread(everything, MAX_GOLD), seeds[0])
     for problem in sampled:
         await _check_graded(case, tools, problem, seeds[0])
-    await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
+    if everything and not any(rule in case.faults for rule in PLAYABLE):
+        await _check_idle(case, tools, _spread(everything, IDLE), golds, seeds[0])
+        await _check_any_answer(case, tools, _spread(everything, FUZZED), seeds[0])
     for game in games[:1]:
+        case.holds("tools")
         with case.blaming("tools", "calling tools"):
             async for found in tool_findings(task, tools, game):
                 if found.fault:
                     case.fail("tools", found.text)
                 else:
                     case.notes.setdefault("tools", []).append(found.text)
+    if isinstance(task, AgentTask):  # no program was started, so no score was its own
+        case.untried(_SCORED, "its program gives the score")
     return case.findings()
 
 
@@ -187,10 +245,12 @@ def _check_problems(case: _Case) -> dict[Split, list[Problem]]:
     home: dict[str, Split] = {}
     for split in SPLITS:
         # options that leave no problems are no fault of the task
+        case.holds("splits")
         with case.blaming("splits", f"problems('{split}')", passing=ConfigError):
             splits[split] = list(case.task.problems(split))
             if not splits[split]:
                 case.fail("splits", f"problems('{split}') is empty")
+            case.holds("stable problems")
             if splits[split] != list(again.problems(split)):
                 case.fail("stable problems", f"problems('{split}') differ on a second load")
         for problem in splits.get(split, []):
@@ -236,6 +296,7 @@ async def _play(
         except Endless:
             case.fail("ends", f"problem '{problem.id}' has not ended after {MAX_STAGES} stages")
             return states[:FEW]
+        case.holds("starts", "ends")
         if not play.stage and "roles" not in case.faults:
             case.fail("starts", f"problem '{problem.id}' is over before anybody acts")
         return states
@@ -258,6 +319,7 @@ class _Watched(Play[Any]):
         """Steps twice; the given state must not change."""
         before = _hash(self.case, self.state)
         after = _twice(self.case, "step", lambda: self.task.step(self.state, dict(texts)))
+        self.case.holds("frozen state")
         if _hash(self.case, self.state) != before:
             self.case.fail("frozen state", "step changed the state that it was given")
         return after
@@ -266,6 +328,7 @@ class _Watched(Play[Any]):
 def _twice(case: _Case, what: str, call: Callable[[], Any]) -> Any:
     """The result of a call that must return the same again."""
     first = call()
+    case.holds("pure")
     if first != call():
         case.fail("pure", f"{what} gives another answer the second time")
     return first
@@ -276,6 +339,7 @@ def _actors(case: _Case, state: Any) -> tuple[str, ...]:
     task = case.task
     named = _twice(case, "to_act", lambda: task.to_act(state))
     team = {agent.role for agent in task.agents}
+    case.holds("roles")
     if not isinstance(named, tuple) or not team.issuperset(named) or len({*named}) < len(named):
         case.fail("roles", f"to_act gave {named!r}, the team is {sorted(team)}")
         return ()
@@ -285,6 +349,7 @@ def _actors(case: _Case, state: Any) -> tuple[str, ...]:
 def _look(case: _Case, state: Any, actors: Sequence[str]) -> None:
     for role in actors:
         seen = _twice(case, f"observe for '{role}'", partial(case.task.observe, state, role))
+        case.holds("observations")
         if not isinstance(seen, str):
             case.fail("observations", f"observe for '{role}' gave a {type(seen).__name__}")
 
@@ -320,7 +385,9 @@ async def _evaluate(
     async def one(problem: Problem, state: Any) -> Score | None:
         async with slots:
             try:
-                return await evaluated(case.task, problem, state, tools)
+                score = await evaluated(case.task, problem, state, tools)
+                case.holds(rule)
+                return score
             except TaskFault as fault:
                 case.fail(rule, said(fault), fault)
         return None
@@ -336,25 +403,22 @@ async def _check_totals(case: _Case, tools: Tools, games: Sequence[Sequence[Met]
         await _evaluate(case, tools, ends), await _evaluate(case, tools, ends), strict=True
     )
     for (problem, _), (first, second) in zip(ends, scores, strict=True):
+        if first is not None:
+            case.holds("deterministic")
         if first != second:
             case.fail("deterministic", f"problem '{problem.id}' scored {first} and then {second}")
 
 
-async def _check_empty(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
-    games = [await _play(case, tools, problem, seed, lambda _: "") for problem in problems]
-    ends = [states[-1] for states in games if states]
-    for (problem, _), score in zip(
-        ends, await _evaluate(case, tools, ends, "nothing"), strict=True
-    ):
-        if score is not None and score.total >= 1.0:
-            case.fail("nothing", f"empty answers score 1.0 on problem '{problem.id}'")
-
-
-async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], seed: int) -> None:
+async def _check_gold(
+    case: _Case, tools: Tools, problems: Sequence[Problem], seed: int
+) -> dict[str, Mapping[str, str]]:
+    """The gold answers, by problem."""
+    golds: dict[str, Mapping[str, str]] = {}
     ends: list[Met] = []
     for problem in problems:
         with case.blaming("gold", f"gold of problem '{problem.id}'"):
             if (gold := case.task.gold(problem)) is not None:
+                golds[problem.id] = gold
                 await _check_leak(case, tools, problem, gold, seed)
                 ends += (await _play(case, tools, problem, seed, gold.__getitem__, "gold"))[-1:]
     for (problem, _), score in zip(ends, await _evaluate(case, tools, ends, "gold"), strict=True):
@@ -363,6 +427,63 @@ async def _check_gold(case: _Case, tools: Tools, problems: Sequence[Problem], se
             said = f": {shorten(score.feedback, SHOWN)}" if score.feedback else ""
             worth = f"scores {score.total:g} ({parts}){said}"
             case.fail("gold", f"gold of problem '{problem.id}' {worth}")
+    if problems and not golds and "gold" not in case.faults:
+        case.untried(("gold", "no leak", "other gold"), "no problem has a gold answer")
+    return golds
+
+
+async def _check_idle(
+    case: _Case,
+    tools: Tools,
+    problems: Sequence[Problem],
+    golds: Mapping[str, Mapping[str, str]],
+    seed: int,
+) -> None:
+    """What a team earns without any work: above 0, that is learned first."""
+    others = {one.id: _other_gold(one.id, golds) for one in problems}
+    say: dict[str, _Idle] = {
+        "nothing": lambda problem, role, seen: "",
+        "prompt": lambda problem, role, seen: seen,
+        "other gold": lambda problem, role, seen: others[problem.id].get(role, ""),
+    }
+    if golds and not any(others.values()):
+        case.untried(("other gold",), "all problems have the same gold answer")
+    for rule, idle in say.items():
+        asked = [one for one in problems if rule != "other gold" or others[one.id]]
+        ends = [end for one in asked if (end := _idle(case, rule, one, seed, idle)) is not None]
+        scores = zip(ends, await _evaluate(case, tools, ends, rule), strict=True)
+        totals = {problem.id: score.total for (problem, _), score in scores if score is not None}
+        if totals:
+            case.earns(rule, totals)
+        solved = (
+            [name for name, total in totals.items() if total >= 1.0] if rule == "nothing" else []
+        )
+        for name in solved:  # in a game, some problem may ask for no move
+            if name in golds or len(solved) == len(totals):
+                case.fail(rule, f"empty answers score 1.0 on problem '{name}'")
+
+
+def _idle(case: _Case, rule: str, problem: Problem, seed: int, idle: _Idle) -> Met | None:
+    """The end of a game of such answers."""
+    with case.blaming("any answer", f"playing {CHECKED[rule]} on problem '{problem.id}'"):
+        task = case.task
+
+        def answer(role: str) -> str:
+            return idle(problem, role, task.observe(play.state, role))
+
+        play = Play(task, problem, task.reset(problem, seed), answer)
+        for _ in play:
+            pass
+        return problem, play.state
+    return None
+
+
+def _other_gold(name: str, golds: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+    """The next problem's gold that is not this problem's too; empty if there is none."""
+    order = [*golds]
+    start = order.index(name) if name in golds else 0
+    turned = (golds[one] for one in order[start:] + order[:start] if one != name)
+    return next((gold for gold in turned if gold != golds.get(name)), {})
 
 
 async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) -> None:
@@ -372,6 +493,8 @@ async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) 
         answers = list(case.task.graded(problem))
         if not answers and case.task.gold(problem) is not None:
             case.fail("graded", f"problem '{problem.id}' has gold and no graded answer")
+    if not answers:
+        case.reasons["graded"] = "no problem has a graded answer"
     ends: list[Met] = []
     for place, answer in enumerate(answers):
         if fault := _unplayable(case, answer):
@@ -389,11 +512,8 @@ async def _check_graded(case: _Case, tools: Tools, problem: Problem, seed: int) 
 async def _check_any_answer(
     case: _Case, tools: Tools, problems: Sequence[Problem], seed: int
 ) -> None:
-    """Tried only if the task's games can be played at all."""
-    if broken := [rule for rule in PLAYABLE if rule in case.faults]:
-        case.fail("any answer", f"not tried, since the task breaks '{broken[0]}'")
-        return
     with case.blaming("any answer", "playing odd answers"):
+        case.holds("any answer")
         for found in await fuzz(case.task, tools, problems, seed):
             case.fail("any answer", str(found), found.fault)
 
@@ -415,6 +535,7 @@ async def _check_leak(
     for _, state in await _play(case, tools, problem, seed, lambda _: ""):
         for role in _actors(case, state):
             seen = case.task.observe(state, role)
+            case.holds("no leak")
             shown = [who for who, text in gold.items() if len(text) >= LONG_ENOUGH and text in seen]
             if shown:
                 case.fail("no leak", f"'{role}' sees the gold of '{shown[0]}' ({problem.id})")

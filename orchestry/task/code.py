@@ -208,7 +208,7 @@ def _stretches(text: str) -> list[tuple[bool, list[str]]]:
     """The lines of a text in order, as stretches inside and outside of fences."""
     stretches: list[tuple[bool, list[str]]] = [(False, [])]
     fence = ""
-    for line in text.splitlines():
+    for line in re.split(r"\r\n?|\n", text):  # others, such as U+2028, may stand in a string
         mark = _FENCE.match(line)
         if not fence and mark:
             fence = mark[1]

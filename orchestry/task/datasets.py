@@ -23,9 +23,10 @@ from typing import Any
 
 from orchestry.core import errors
 from orchestry.core.distribution import install
+from orchestry.core.files import json_lines, text_of
 from orchestry.core.types import SPLITS, Problem, Split
 from orchestry.task import humaneval, leetcode
-from orchestry.task.base import read_problems
+from orchestry.task.base import read_problems, writable
 from orchestry.task.humaneval import Function as Function
 
 HUB = {**humaneval.HUB, "leetcode": leetcode.HUB}
@@ -60,6 +61,8 @@ def _parts(hub: str, path: Path | None, subset: str | None = None) -> dict[str, 
     if path is None:
         return _split(hub, _fetched(hub, subset))
     if not path.exists():
+        if not hub:
+            raise errors.ConfigError(f"{path} does not exist: name a file of problems")
         raise errors.ConfigError(
             f"options.path {path} does not exist: name a local copy of {hub}, or leave "
             "options.path out to fetch it"
@@ -89,21 +92,21 @@ def _readable(path: Path) -> bool:
 def _file(path: Path) -> Iterator[_Row]:
     if not _readable(path):
         raise errors.ConfigError(
-            f"options.path {path} is of no kind known here: give .jsonl, .json (either also .gz), "
+            f"{path} is of no kind known here: give .jsonl, .json (either also .gz), "
             ".parquet, or a folder written by datasets.save_to_disk"
         )
     if path.suffix == ".parquet":
         return _numbered(str(path), _columns(path))
-    return _written(_texts(path))
+    return ((where, row) for where, row in _texts(path) if writable(where, row))
 
 
-def own(path: Path, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
+def own(path: Path | str, split: Split, banks: Iterable[str]) -> Sequence[Problem]:
     """The problems of one split of a file in the task's own format, or of a folder as `folder`
     reads it; `banks` are the task's data sets.
 
     Raises ConfigError if the file does not exist, TaskError if it has another format.
     """
-    path = path.expanduser()
+    path = Path(path).expanduser()
     if not path.exists():
         raise errors.ConfigError(
             f"options.path {path} does not exist: name a file of problems, or leave out "
@@ -165,7 +168,7 @@ class Texts:
     """The data set's split for each of ours, as in `Columns`, for `published`."""
 
     def problems(
-        self, path: Path | None, most: int, split: Split, published: bool = False
+        self, path: Path | str | None, most: int, split: Split, published: bool = False
     ) -> Sequence[Problem]:
         """The problems of one split among the first `most` rows, in the data set's order.
 
@@ -174,7 +177,7 @@ class Texts:
         data set's own. Raises ConfigError if the data set can't be reached or has no such split,
         TaskError naming file and row if a row has the wrong form.
         """
-        place = path.expanduser().absolute() if path else None
+        place = Path(path).expanduser().absolute() if path else None
         whole = _texts_of(self, place, most, published)
         return tuple(problem for problem in whole if problem.split == split)
 
@@ -234,8 +237,9 @@ def _shared(
 class Columns:
     """A data set in which each row is a problem: which of its columns is what."""
 
-    hub: str
-    prompt: str
+    hub: str = ""
+    """Where it is fetched; '': it is a local file or folder."""
+    prompt: str = "prompt"
     """The column of the prompt."""
     data: Mapping[str, str] = field(default_factory=dict)
     """By the names that they get in `Problem.data`: columns that the reward needs."""
@@ -253,14 +257,16 @@ class Columns:
     skip_empty: bool = False
     """Whether a row with an empty cell (null) in a named column is left out, or an error."""
 
-    def problems(self, path: Path | None, split: Split) -> Sequence[Problem]:
+    def problems(self, path: Path | str | None, split: Split) -> Sequence[Problem]:
         """The problems of one split, in the data set's order; `path` as in `rows`.
 
         A repeated row is one problem. Raises ConfigError if the data set can't be reached or has no
         such split, TaskError naming the row if it lacks a column, has nothing in it, or repeats
         another one's id.
         """
-        return _problems_of(self, path.expanduser().absolute() if path else None)[split]
+        if not path and not self.hub:
+            raise errors.ConfigError("Columns without a hub needs the path of a file: give it")
+        return _problems_of(self, Path(path).expanduser().absolute() if path else None)[split]
 
     def problem(self, where: str, row: Any, split: Split = "train") -> Problem:
         """One row. Raises TaskError if it lacks a column, or has nothing in it."""
@@ -320,7 +326,7 @@ def split_of(problem_id: str, among: Sequence[Split] = SPLITS) -> Split:
     return among[bisect(ends, place)]
 
 
-def folder(path: Path, split: Split) -> tuple[Problem, ...]:
+def folder(path: Path | str, split: Split) -> tuple[Problem, ...]:
     """The problems of one split of a folder, by name.
 
     A problem is a folder NAME with `prompt.md` and `test_solution.py`, a pytest file that imports
@@ -329,6 +335,7 @@ def folder(path: Path, split: Split) -> tuple[Problem, ...]:
     folder of its name; without such folders, splits are by a hash of NAME. Raises TaskError naming
     what lacks.
     """
+    path = Path(path).expanduser()
     divided = any((path / name).is_dir() for name in SPLITS)
     homes = [path / name for name in SPLITS if (path / name).is_dir()] if divided else [path]
     found = dict[str, Problem]()
@@ -354,7 +361,7 @@ def _problem_in(place: Path, split: Split) -> Problem:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return text_of(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise errors.TaskError(
             f"{path} can't be read ({errors.reason(error)}): each problem has {PROMPT} and "
@@ -370,7 +377,8 @@ def _texts(path: Path) -> Iterator[_Row]:
     """The rows of a file with a JSON list or JSON lines."""
     try:
         content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+        text = text_of(content)
     except _UNREADABLE as error:
         raise errors.TaskError(
             f"{path} can't be read ({errors.reason(error)}): fetch it again, or check its rights"
@@ -381,23 +389,9 @@ def _texts(path: Path) -> Iterator[_Row]:
     if path.name.removesuffix(".gz").endswith(".json") and (listed := _listed(text)):
         yield from _numbered(str(path), listed)
         return
-    for number, line in enumerate(text.split("\n"), start=1):  # not at a raw U+2028
-        if line.strip():
-            where = f"{path}, line {number}"
-            yield where, _json(where, line)
-
-
-def _written(found: Iterable[_Row]) -> Iterator[_Row]:
-    """Raises TaskError for a row with half a surrogate pair: JSON may, UTF-8 can't."""
-    for where, row in found:
-        try:
-            json.dumps(row, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise errors.TaskError(
-                f"{where} holds half a surrogate pair, \\u{ord(error.object[error.start]):04x}: "
-                "correct that character, or leave the row out"
-            ) from None
-        yield where, row
+    for number, line in json_lines(content):
+        where = f"{path}, line {number}"
+        yield where, _json(where, line.decode())
 
 
 def _listed(text: str) -> list[Any]:

@@ -13,7 +13,15 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Generic
 
-from orchestry.core.errors import Endless, OrchestryError, TaskError, TaskFault, reason, unknown
+from orchestry.core.errors import (
+    Endless,
+    OrchestryError,
+    RewardFault,
+    TaskError,
+    TaskFault,
+    reason,
+    unknown,
+)
 from orchestry.core.types import Problem, Score, StateT, Tools
 from orchestry.task.base import BaseTask
 
@@ -28,14 +36,14 @@ async def evaluated(task: BaseTask[Any], problem: Problem, state: Any, tools: To
         if isinstance(score, Score):
             "".join((score.feedback, *score.tags)).encode()  # files refuse lone surrogates
     if not isinstance(score, Score):
-        raise TaskFault(
+        raise RewardFault(
             f"task {task.name}: evaluate gave a {type(score).__name__} on problem "
             f"{problem.id}: return a Score, as self.score(...) makes one"
         )
     total = score.total
     if not (math.isfinite(total) and 0.0 <= total <= 1.0):
         parts = ", ".join(f"{p.name}={p.value:g} (weight {p.weight:g})" for p in score.parts)
-        raise TaskFault(
+        raise RewardFault(
             f"task {task.name}: evaluate gave a total of {total:g} on problem {problem.id} "
             f"({parts or 'no parts'}): return parts in [0, 1] whose weights are not all zero"
         )

@@ -359,7 +359,7 @@ def _arguments(given: Any, node: ast.FunctionDef) -> list[Any]:
 
 def _one_line(text: str) -> str:
     """A value per line, or one value over several, as arguments."""
-    lines = [line.strip().rstrip(",") for line in text.strip().splitlines()]
+    lines = [line.strip().rstrip(",") for line in text.strip().split("\n")]
     if len(lines) == 1:
         return lines[0]
     joined = re.sub(r"([(\[{]),", r"\1", ", ".join(filter(None, lines)))

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from orchestry.core.errors import ConfigError, OrchestryError, TaskError, reason, unknown
+from orchestry.core.files import text_of
 from orchestry.core.types import AgentSpec
 from orchestry.task.base import BaseTask
 
@@ -179,7 +180,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def _description(folder: Path) -> str:
     readme = folder / "README.md"
     if readme.is_file():
-        lines = readme.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = text_of(readme.read_bytes(), errors="replace").split("\n")
         if first := next((line for line in lines if line.strip("# \t")), ""):
             return first.strip("# \t")
     try:

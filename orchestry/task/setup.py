@@ -14,7 +14,7 @@ from orchestry.core.digests import folder_digest, with_whole
 from orchestry.core.errors import ConfigError, TaskError, unknown
 from orchestry.core.types import AgentSpec, Problem
 from orchestry.task.arrangements import ALONE, arranged, check_first_state
-from orchestry.task.base import BaseTask, TeamTask, rubric_fault
+from orchestry.task.base import BaseTask, TeamTask, rubric_fault, writable
 from orchestry.task.given import given
 from orchestry.task.guard import count_stages, task_boundary
 from orchestry.task.registry import bundled, folder_of, load_task
@@ -167,7 +167,9 @@ def _problems(task: BaseTask[Any], config: RunConfig) -> tuple[Problem, ...]:
     """The problems of the config's split, of which there is at least one, and no two with one id:
     comparisons pair problems by their ids."""
     with task_boundary(task, "problems"):
-        problems = tuple(task.problems(config.split))
+        found = task.problems(config.split)
+    said = f"task {task.name}: problem "
+    problems = tuple(p for p in found if writable(f"{said}{p.id!a}", (p.id, p.prompt, p.data)))
     if not problems:
         raise ConfigError(
             f"task {config.task} has no problems in split '{config.split}': add some, or choose "

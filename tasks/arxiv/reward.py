@@ -33,6 +33,7 @@ SENSE = prose.Sense(
     kept=(0.0, 2.0),
     again=(0.5, 0.33),
     strayed=(0.05, 0.2),
+    moulded=(0.45, 0.25),
 )
 """What is asked of a pair read as one text."""
 COVERED: prose.Span = (0.1, 0.5)

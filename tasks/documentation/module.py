@@ -8,6 +8,7 @@ parameters.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -102,7 +103,7 @@ def imports(tree: ast.Module) -> frozenset[str]:
 
 def stripped(source: str) -> str:
     """The source without docstrings; comments and layout stay. Raises SyntaxError."""
-    lines: list[str | None] = [*source.splitlines()]
+    lines: list[str | None] = [*re.split(r"\r\n?|\n", source)]  # where ast counts a line
     for node in ast.walk(ast.parse(source)):
         body = node.body if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTIONS)) else []
         for said in filter(_is_text, body):

@@ -37,7 +37,7 @@ def _all(folder: Path, max_lines: int) -> tuple[Problem, ...]:
 
 def _problem(path: Path, folder: Path, max_lines: int) -> Problem | None:
     try:
-        source = path.read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise errors.TaskError(
             f"{path} can't be read ({errors.reason(error)}): check its rights and its encoding, or "

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any
 
 from orchestry import Problem, errors
 
 from .sentences import sentences, sound
+from .stated import stated, tells_the_past
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -29,10 +29,6 @@ NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten
 EFFECT, REASON, CHANGE = "what users notice", "why", "what holds now"
 SENTENCES = (EFFECT, REASON, CHANGE)
 """The facts that take a sentence."""
-NEGATIONS = frozenset({"not", "never", "no", "cannot", "without", "neither", "nor"})
-"""Before a sentence's key words or between them, they say the opposite."""
-
-_WORD = re.compile(r"[\w']+")
 
 
 @dataclass(frozen=True)
@@ -54,6 +50,8 @@ class Brief:
     """Effect, reason and change as the house says them, with the facts' names in braces."""
     keys: tuple[tuple[str, ...], ...]
     """Per sentence: beginnings of words that must stand together; `|` parts alternatives."""
+    verbs: tuple[str, ...]
+    """Per sentence: beginnings of verbs, of which it has to have one; '' for any."""
 
     @classmethod
     def of(cls, problem: Problem) -> Brief:
@@ -71,6 +69,7 @@ class Brief:
                 counted=counted,
                 said=(effect, reason, change),
                 keys=tuple(tuple(words) for words in data["keys"]),
+                verbs=tuple(data.get("verbs", [""] * len(SENTENCES))),
                 **{name: data[name] for name in ("kind", "product", "code", "severity")},
                 **{name: data[name] for name in ("owner", "issue")},
             )
@@ -145,11 +144,12 @@ class Brief:
         """Where each of the three sentences is told in the text; None where it is not. What is no
         sound sentence tells nothing."""
         found: dict[str, int | None] = dict.fromkeys(SENTENCES)
-        start, house = 0, self.written(self.house)
+        start, house, past = 0, self.written(self.house), tells_the_past(text)
         for sentence in filter(sound, sentences(text)):
             start = text.index(sentence, start)
-            for name, keys, own in zip(SENTENCES, self.keys, house, strict=True):
-                place = _stated(sentence, keys, own)
+            rows = zip(SENTENCES, self.keys, self.verbs, house, strict=True)
+            for name, keys, verbs, own in rows:
+                place = stated(sentence, keys, verbs, own, over=past and name != CHANGE)
                 if place is not None and found[name] is None:
                     found[name] = start + place
         return found
@@ -206,44 +206,3 @@ def _numbers(written: str) -> list[int]:
     if re.fullmatch(r"\d{1,3}(?:,\d{3})+", written):
         return [int(written.replace(",", ""))]
     return [int(part) for part in re.split(r"[.,]", written)[:4] if len(part) < 12] or [-1]
-
-
-def _negated(words: Sequence[str]) -> bool:
-    """`No longer` denies nothing: what no longer happens has happened."""
-    return any(
-        (word in NEGATIONS or word.endswith("n't")) and not (word == "no" and after == "longer")
-        for word, after in zip_longest(words, words[1:])
-    )
-
-
-def _stated(sentence: str, keys: Sequence[str], own: str) -> int | None:
-    """Where the first key word stands, if all stand in the sentence, and are negated where those of
-    the house's `own` sentence are."""
-    found, house = _span(sentence, keys), _span(own, keys)
-    if found is None or house is None or found.negated != house.negated:
-        return None
-    return found.start
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """The key words of a sentence: where they start, and whether they are negated."""
-
-    start: int
-    negated: bool
-
-
-def _span(sentence: str, keys: Sequence[str]) -> _Span | None:
-    """None if a key word is missing. A negation counts between them or before them."""
-    found = [*_WORD.finditer(sentence.lower().replace("\u2019", "'"))]
-    words = [match[0] for match in found]
-    places = [place for key in keys if (place := _first(words, key)) is not None]
-    if len(places) < len(keys):
-        return None
-    negated = _negated(words[: max(places) + 1])
-    return _Span(found[min(places)].start(), negated)
-
-
-def _first(words: Sequence[str], key: str) -> int | None:
-    stems = tuple(key.split("|"))
-    return next((place for place, word in enumerate(words) if word.startswith(stems)), None)

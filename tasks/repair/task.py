@@ -23,7 +23,19 @@ from orchestry import (
     tools,
 )
 
-from .tree import EDIT, TESTS, Files, changed, diff, edit, edited, failing, program, test_names
+from .tree import (
+    EDIT,
+    TESTS,
+    Files,
+    changed,
+    diff,
+    edit,
+    edited,
+    failing,
+    mutating,
+    program,
+    test_names,
+)
 
 BANK = Path(__file__).with_name("problems.jsonl")
 APPROVED = "LGTM"
@@ -117,12 +129,14 @@ class Repair(TeamTask):
         known, whole = state.problem.data["passed"], len(tests)
         passed = whole - len(wrong)
         floor, size = state.problem.data["floor"], changed(before, after)
-        repaired = max(0.0, (passed - floor) / (whole - floor))
+        mutated = mutating(after)
+        repaired = 0.0 if mutated else max(0.0, (passed - floor) / (whole - floor))
         tags = {
-            "solved": passed == whole,
+            "solved": passed == whole and not mutated,
             "worse": passed < known,
             "edited": after != before,
             "edited_tests": after[TESTS] != before[TESTS],
+            "mutates": bool(mutated),
         }
         return self.score(
             repaired=repaired,
@@ -130,6 +144,7 @@ class Repair(TeamTask):
             feedback=" ".join(
                 [
                     f"{passed} of {whole} hidden tests pass, {known} before.",
+                    *([f"{mutated} replaces code when it runs: repair it."] if mutated else []),
                     *(_told(tests[one.place], one.gave) for one in wrong[:_SHOWN]),
                 ]
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,12 @@ _LINE = re.compile(r" \(line \d+\)$")
 """Of the program around the files, which says nothing."""
 _ARGUMENTS = ("path", "old", "new")
 TESTS = "tests.py"
+_CALLED = {"exec", "eval", "globals", "setattr", "delattr", "import_module", "__import__"}
+_NAMES = _CALLED | {"compile", "locals", "vars"}
+_ATTRIBUTES = _CALLED | {"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"}
+_ATTRIBUTES |= {"__dict__", "__builtins__", "modules", "meta_path", "_getframe"}
+"""By what a module replaces functions while it is imported or runs. (`re.compile` is harmless.)"""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 MOST_CHARS = 20_000
 """Of one file; an edit that would make it longer changes nothing."""
 
@@ -92,6 +98,47 @@ async def failing(files: Files, tests: Sequence[Any], sandbox: Tools) -> list[Fa
         elif not compare(tests[place][3], one.value):
             found.append(Failure(place, one.verdict, f"returns {show_value(one.value)}"))
     return found
+
+
+def mutating(files: Files) -> str:
+    """Where a module replaces functions in place of defining them; '' if none does. What it then
+    runs stands nowhere to be read."""
+    for path, text in files.items():
+        try:
+            module = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # it can't be imported
+        if path != TESTS and (lines := _mutations(module)):
+            return f"{path}, line {min(lines)}"
+    return ""
+
+
+def _mutations(module: ast.Module) -> list[int]:
+    defined = {one.name for one in module.body if isinstance(one, _FUNCTIONS[:2])}
+    found = list[int]()
+    for node in ast.walk(module):
+        match node:
+            case ast.Name(id=name) if name in _NAMES:
+                found.append(node.lineno)
+            case ast.Attribute(attr=name) if name in _ATTRIBUTES:
+                found.append(node.lineno)
+            case ast.alias(name=name) if not _ATTRIBUTES.isdisjoint(name.split(".")):
+                found.append(node.lineno)
+    for node in _at_import(module):
+        match node:
+            case ast.Attribute(ctx=ast.Store()):
+                found.append(node.lineno)
+            case ast.Name(id=name, ctx=ast.Store()) if name in defined:
+                found.append(node.lineno)
+    return found
+
+
+def _at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """What is executed when a module is imported: all but the bodies of functions."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, _FUNCTIONS):
+            yield from _at_import(child)
 
 
 def edit(files: Files, path: str, old: str, new: str) -> tuple[Files, str]:

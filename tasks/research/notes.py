@@ -42,8 +42,8 @@ class Fact:
 @lru_cache(maxsize=1)
 def notes() -> dict[str, Note]:
     """All notes by id, in their order."""
-    lines = PATH.read_text(encoding="utf-8").splitlines()
-    return {note.id: note for note in (Note(**json.loads(line)) for line in lines)}
+    with PATH.open("rb") as lines:
+        return {note.id: note for note in (Note(**json.loads(line)) for line in lines)}
 
 
 def facts(problem: Problem) -> tuple[Fact, ...]:

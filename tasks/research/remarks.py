@@ -8,6 +8,9 @@ from . import cited, reward
 from .notes import needed
 from .reward import Work
 
+TOLD = 0.8
+"""A factor below this is named."""
+
 
 def feedback(work: Work) -> str:
     """What was retrieved, covered and borne out, in prose; no key facts."""
@@ -16,7 +19,11 @@ def feedback(work: Work) -> str:
     said = [
         f"The retriever named {len(work.named)} notes, {len(right)} of the {len(wanted)} needed."
     ]
-    for role, text in (("analyst", work.claims), ("writer", work.answer)):
+    rows = (
+        ("analyst", work.claims, reward.claim_factors),
+        ("writer", work.answer, reward.answer_factors),
+    )
+    for role, text, factors in rows:
         found = cited.sentences(text)
         if not found:
             said.append(f"The {role} wrote no sentence.")
@@ -28,6 +35,8 @@ def feedback(work: Work) -> str:
             f"{borne} of {len(found)} sentences are borne out by what they cite; "
             f"{work.copying(text):.0%} of the words are copied."
         )
+        if why := [why for why, worth in factors(work).items() if worth < TOLD]:
+            said.append(f"The {role}'s text counts little, since {', '.join(why)}.")
     return " ".join(said)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 from statistics import fmean
 
 from orchestry import Problem, prose
@@ -38,6 +39,13 @@ NOTED: prose.Span = (0.9, 0.8)
 """The same of claims, which stand nearer to the notes."""
 OWNED: prose.Span = (0.0, 0.035)
 """Share of words of their own that claims and answer have together."""
+CONCISE: prose.Span = (0.7, 0.6)
+"""Words of a text for one of the notes' sentences that have its facts. A text that is much shorter
+needs no new word to be one's own."""
+CARRYING: prose.Span = (0.3, 0.2)
+"""Share of idle words in it: short carriers around words of the notes are no such text."""
+MOULDED: prose.Span = (0.65, 0.5)
+"""Share of a text that has the shape of sentences of the notes, with other words in their slots."""
 HOLLOW: prose.Span = (0.17, 0.12)
 """Share of idle words in a text that says nothing else: a carrier around words of the notes."""
 AGAIN: prose.Span = (0.4, 0.25)
@@ -132,7 +140,7 @@ def parts(work: Work) -> dict[str, float]:
     said = cited.sentences(work.answer)
     covered = fmean(work.covered(said))
     borne = fmean(map(work.support, said)) if said else 0.0
-    sound = soundness(work, work.answer, work.options.max_words, ECHOED) * owned(work)
+    sound = prod(answer_factors(work).values())
     opened = sound * (BARE + (1 - BARE) * covered)
     trapped = TRAPPED if work.trapped() else 1.0
     return {
@@ -157,30 +165,71 @@ def claims(work: Work) -> float:
     said = cited.sentences(work.claims)
     if not said:
         return 0.0
-    sound = soundness(work, work.claims, CLAIM_WORDS, NOTED)
+    sound = prod(claim_factors(work).values())
     return sound * fmean(work.covered(said)) * fmean(map(work.support, said))
 
 
-def soundness(work: Work, text: str, most: int, echoed: prose.Span) -> float:
+def claim_factors(work: Work) -> dict[str, float]:
+    """What scales the claims' part, by what is wrong where it is below 1."""
+    return _factors(work, work.claims, CLAIM_WORDS, NOTED)
+
+
+def answer_factors(work: Work) -> dict[str, float]:
+    """The same of the answer's parts."""
+    shaped = prose.ramp(prose.moulded(cited.uncited(work.answer), work.seen), MOULDED)
+    return {
+        **_factors(work, work.answer, work.options.max_words, ECHOED),
+        "neither it nor the claims have a word of their own": owned(work),
+        "its sentences are the notes' with other words": _own(shaped),
+    }
+
+
+def _factors(work: Work, text: str, most: int, echoed: prose.Span) -> dict[str, float]:
     """How far a text counts: fluent, no list, not endless, in its own words, not the question, and
     no carrier around words of the notes."""
     plain, seen = cited.uncited(text), work.seen
     words = prose.words(plain)
-    copied = prose.ramp(work.copying(text), COPIED), prose.ramp(prose.echoing(plain, seen), echoed)
-    own = VERBATIM + (1 - VERBATIM) * min(copied)
-    hollow = prose.ramp(prose.hollowness(plain, seen), HOLLOW)
-    again = prose.ramp(prose.refrain([plain]), AGAIN)
-    fluent = prose.ramp(prose.fluency(plain, words), FLUENT)
-    asked = prose.ramp(work.shared(work.problem.prompt, text), ASKED)
+    echo = max(prose.ramp(prose.echoing(plain, seen), echoed), concise(work, text))
     listed = plain.count(",") + words.count("and")
-    told = prose.ramp(listed / max(1, len(words)), LISTED)
-    return fluent * own * hollow * again * asked * told * brevity(text, most)
+    return {
+        "it does not read like sentences": prose.ramp(prose.fluency(plain, words), FLUENT),
+        "its words are the notes'": _own(min(prose.ramp(work.copying(text), COPIED), echo)),
+        "it says nothing about them": prose.ramp(prose.hollowness(plain, seen), HOLLOW),
+        "its sentences are one with other words": prose.ramp(prose.refrain([plain]), AGAIN),
+        "it repeats the question": prose.ramp(work.shared(work.problem.prompt, text), ASKED),
+        "it is a list": prose.ramp(listed / max(1, len(words)), LISTED),
+        "it is too short or too long": brevity(text, most),
+    }
 
 
 def owned(work: Work) -> float:
     """Little where claims and answer have no word of their own: all is the notes', turned about."""
     said = cited.uncited(f"{work.claims}\n{work.answer}")
-    return VERBATIM + (1 - VERBATIM) * prose.ramp(prose.owned(said, work.seen), OWNED)
+    return _own(max(prose.ramp(prose.owned(said, work.seen), OWNED), concise(work, work.answer)))
+
+
+def concise(work: Work, text: str) -> float:
+    """1 for a text that says its facts in much fewer words than the notes' sentences with them, 0
+    for one that is about as long."""
+    notes = {note.id: note.text for note in work.retrieved}
+    plain = cited.uncited(text)
+    facts = [fact for fact in work.facts if fact.note in notes and fact.stated(plain)]
+    told = {
+        one.text
+        for fact in facts
+        for one in cited.sentences(notes[fact.note])
+        if fact.stated(one.text)
+    }
+    length = sum(len(prose.words(one)) for one in told)
+    if not length:
+        return 0.0
+    says = prose.ramp(prose.loose_idling(plain, work.seen), CARRYING)
+    return says * prose.ramp(len(prose.words(plain)) / length, CONCISE)
+
+
+def _own(share: float) -> float:
+    """What a text is worth of which this share is one's own."""
+    return VERBATIM + (1 - VERBATIM) * share
 
 
 def brevity(text: str, most: int) -> float:

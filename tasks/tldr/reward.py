@@ -23,6 +23,7 @@ SENSE = prose.Sense(
     done=(0.04, 0.08),
     again=(0.45, 0.3),
     strayed=(0.25, 0.36),
+    moulded=(0.6, 0.35),
 )
 """What is asked of a pair read as one text."""
 

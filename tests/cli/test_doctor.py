@@ -232,3 +232,53 @@ def test_what_a_model_needs_is_told_in_several_ways(cli: CommandLine) -> None:
     cli("doctor", "--fits", "qwen3").failed(2, "qwen3 is a part of Qwen/Qwen3-0.6B, ")
     cli("doctor", "--fits", "nobody/knows").failed(2, "the sizes of nobody/knows are not known")
     cli("doctor", "--gpu", "t5").failed(2, "unknown GPU 't5'")
+
+
+BODY = """
+provider: {model: openai/own, extra_body: {top_k: 1}, rename: {max_tokens: max_new_tokens}}
+judge: {provider: {model: openai/judge, system: user}}
+behaviors:
+  provider: {name: openai, model: author, headers: {x-team: blue}, extra_body: {top_k: 2}}
+agents: {writer: {model: openai/own}, reviewer: {model: anthropic/claude-haiku-5-5}}
+prices:
+  own: {input: 1, output: 1}
+  openai/judge: {input: 1, output: 1}
+  author: {input: 1, output: 1}
+"""
+
+
+def test_keys_are_tried_with_the_settings_of_run_judge_and_author(
+    cli: CommandLine, keys: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = dict[str, dict[str, Any]]()
+
+    def answer(number: int, body: dict[str, Any]) -> Reply:
+        asked[body["model"]] = body
+        return 200, message("Hi") if body["model"].startswith("claude") else chat("Hi")
+
+    (tmp_path / "team.yaml").write_text(BODY)
+    with served(answer) as url:
+        for vendor in ("ANTHROPIC", "OPENAI"):
+            monkeypatch.setenv(f"{vendor}_BASE_URL", url)
+        code, found = tried(cli, "--config", str(tmp_path / "team.yaml"))
+    assert code == 0
+    assert {name: text.partition(" answered")[0] for name, text in found.items()} == {
+        "OPENAI_API_KEY tried": "ok: own",
+        "OPENAI_API_KEY of judge.provider tried": "ok: judge",
+        "OPENAI_API_KEY of behaviors.provider tried": "ok: author",
+        "ANTHROPIC_API_KEY of agents.reviewer.provider tried": "ok: claude-haiku-5-5",
+    }
+    assert (asked["own"]["top_k"], asked["own"]["max_new_tokens"]) == (1, 1)
+    assert asked["judge"]["top_k"] == 1, "a judge of the run's own provider is asked as the run is"
+    assert asked["author"]["top_k"] == 2
+
+
+def test_a_server_without_a_key_is_tried_too(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with served(lambda number, body: (200, chat("Hi"))) as url:
+        monkeypatch.setenv("OLLAMA_HOST", url)
+        (tmp_path / "team.yaml").write_text("provider: {model: ollama/llama3}\n")
+        code, found = tried(cli, "--config", str(tmp_path / "team.yaml"))
+    assert code == 0
+    assert found == {"OPENAI_API_KEY tried": "ok: llama3 answered, for $0.000000"}

@@ -65,15 +65,18 @@ def test_a_team_that_learned_is_compared_with_itself_as_it_began(
     began = plain["untrained"]
     apart = plain["mean_trajectory_reward"] - began["mean_trajectory_reward"]
     assert plain["difference"]["mean"] == pytest.approx(apart)
-    assert plain["difference"]["problems"] == 4
+    assert (plain["difference"]["problems"], plain["difference"]["of"]) == (4, "reward")
     names = {path.name for path in (learned / "evaluations").iterdir()}
     assert names == {"test--update-2--samples-4", "test--update-0--samples-4"}
     assert f"the team as update 2 left it: {learned}/checkpoints/000008" in found.err
     assert f"the team as {learned} began" in found.err
     shown = cli("evaluate", learned, "--samples", "4")
     assert "update 2" in shown.out
-    assert "as the run began" in shown.out
-    assert "inconclusive: at least 6 problems are needed" in " ".join(shown.out.split())
+    said = " ".join(shown.out.split())
+    assert "reward, update 2 minus as the run began: +" in said
+    assert "(rewards are from 0 to 1; 95 % interval over 4 common problems: [" in said
+    assert "cached answers count as they would cost" in said
+    assert "inconclusive: at least 6 problems are needed" in said
     alone = cli("evaluate", learned, "--split", "dev", "--no-compare", "--json")
     assert "untrained" not in json.loads(alone.out)
     assert {path.name for path in (learned / "evaluations").iterdir()} == names | {"dev--update-2"}

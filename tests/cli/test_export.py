@@ -73,7 +73,7 @@ def test_a_local_run_is_exported(cli: CommandLine, tmp_path: Path) -> None:
     torch.set_num_threads(threads)
     told = cli("export", "run")
     assert (told.code, told.err) == (0, "")
-    assert told.out.startswith("LoRA adapters of update 1 (mean reward 0.")
+    assert told.out.startswith("LoRA adapters of update 1 (reward 0.")
     assert "\n  run/export/update-1/left  (" in told.out
     cli("export", "run").failed(2, "run/export/update-1 is not empty: choose another folder")
     merged = cli("export", "run", "--merge", "--agent", "left", "--out", "out/here", "--json")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestry.cli import main
+from orchestry.core.types import SPLITS
+from orchestry.task.base import Transcript
+from orchestry.task.registry import load_task
 
 
 def orchestry(*args: object) -> int:
@@ -64,10 +69,53 @@ def test_a_new_task_runs_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["task"] == "my_task"
 
 
+def test_a_new_task_pays_for_no_cheap_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orchestry("tasks", "new", "my_task") == 0
+    capsys.readouterr()
+    assert orchestry("tasks", "check", "my_task", "--json") == 0
+    findings = {one["rule"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    for rule in ("nothing", "prompt", "other gold"):
+        assert "earn 0.00 in the mean, 0.00 at most" in findings[rule]["detail"]
+
+
+CHEAP: dict[str, Callable[[Any], str]] = {
+    "any word": lambda data: "word",
+    "words in a row": lambda data: ", ".join(data["words"]),
+    "every word there is": lambda data: "light tilt axis sun wing lift dense water gas " * 9,
+    "the words in a flood": lambda data: f"{'It is that and this. ' * 20}{data['gold']}",
+}
+
+
+@pytest.mark.parametrize("name", CHEAP)
+async def test_a_new_task_pays_little_for_a_trick(name: str) -> None:
+    assert orchestry("tasks", "new", "my_task") == 0
+    task: Any = load_task("my_task", task_path=[Path("tasks")])
+    for split in SPLITS:
+        for problem in task.problems(split):
+            said = Transcript(problem, (("editor", CHEAP[name](problem.data)),))
+            most = 0.8 if "flood" in name else 0.0
+            assert (await task.evaluate(said, None)).total <= most + 1e-9
+
+
+def test_check_says_what_it_could_not_try(capsys: pytest.CaptureFixture[str]) -> None:
+    orchestry("tasks", "new", "my_task")
+    source = Path("tasks/my_task/task.py")
+    source.write_text(source.read_text().replace("return read_problems", "1 / 0  #"))
+    assert orchestry("tasks", "check", "my_task") == 1
+    said = capsys.readouterr().out
+    assert "FAIL  splits: problems('train') raised ZeroDivisionError" in said
+    assert "not tried  nothing: since the task breaks 'splits'" in said
+    assert said.count("\nok ") == 2  # the rubric, and that there are no tools
+    assert "Task my_task breaks 1 of 19 rules (16 not tried)." in said
+    assert orchestry("tasks", "check", "my_task", "--json") == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [one["ok"] for one in found].count(None) == 16
+
+
 def test_check_fails_on_a_broken_rule(capsys: pytest.CaptureFixture[str]) -> None:
     orchestry("tasks", "new", "my_task")
     source = Path("tasks/my_task/task.py")
-    source.write_text(source.read_text().replace("coverage=1 -", "coverage=2 -"))
+    source.write_text(source.read_text().replace("coverage=coverage", "coverage=2 * coverage"))
     assert orchestry("tasks", "check", "my_task") == 1
     said = capsys.readouterr().out
     assert "FAIL  gold: evaluate gave a total of 1.8 on problem q1" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry.core.config import validate
@@ -18,7 +18,7 @@ from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import resume
 from orchestry.engine.trust import check_trust, remember
 from orchestry.task.registry import _forget
-from tests.cli.support import FAKE, TASKS, CommandLine
+from tests.cli.support import FAKE, TASKS, CommandLine, Reply, chat, served
 
 COMMANDS = (
     ("resume", "run"),
@@ -287,3 +287,57 @@ def test_a_server_of_a_recipes_stage_is_named(tmp_path: Path) -> None:
     config = {"recipe": {"steps": "search", "stages": {"search": {"provider": provider}}}}
     with pytest.raises(ConfigError, match=r"base_url http://elsewhere\.example"):
         check_trust(validate(config), tmp_path)
+
+
+@settings(max_examples=40)
+@given(
+    section=st.sampled_from(["provider", "judge", "behaviors", "agents"]),
+    variable=st.from_regex(r"[A-Z][A-Z_0-9]{0,12}", fullmatch=True),
+    url=st.none() | st.sampled_from(["http://127.0.0.1:8000/v1", "https://api.openai.com/v1"]),
+    value=st.sampled_from(["${%s}", "Bearer ${%s}", "a ${%s} ${%s}"]),
+)
+def test_no_variable_of_the_environment_is_sent_unasked(
+    tmp_path_factory: pytest.TempPathFactory,
+    section: str,
+    variable: str,
+    url: str | None,
+    value: str,
+) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
+
+    def raw(base_url: str | None) -> dict[str, object]:
+        headers = {"x-key": value.replace("%s", variable)}
+        asked = {"name": "openai", "model": "m", "headers": headers, "base_url": base_url}
+        if section == "agents":
+            return {"agents": {"writer": {"provider": asked}}}
+        return {"provider": asked} if section == "provider" else {section: {"provider": asked}}
+
+    config, where = validate(raw(url)), Path("somewhere")
+    with pytest.raises(ConfigError) as caught:
+        check_trust(config, where, environ=environ)
+    assert f"headers ${{{variable}}} (its value would be sent to" in str(caught.value)
+    check_trust(config, where, typed=raw(url), environ=environ)
+    remember(config, where, environ)
+    check_trust(config, where, environ=environ)
+    with pytest.raises(ConfigError, match="its value would be sent to http://localhost:9"):
+        check_trust(validate(raw("http://localhost:9")), where, environ=environ)
+
+
+def test_a_strangers_variable_is_named_and_not_sent(
+    cli: CommandLine, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_MINE", "hush-of-this-user")
+    got = list[str]()
+
+    def answer(number: int, body: dict[str, object]) -> Reply:
+        got.append(str(body))
+        return 200, chat("word")
+
+    shutil.copytree("shelf", "tasks")
+    with served(answer) as url:
+        server = {"name": "openai", "model": "m", "base_url": url}
+        server["headers"] = {"x-key": "${SECRET_OF_MINE}"}  # type: ignore[assignment]
+        change(provider=server, task_path=[], prices={"m": {"input": 0, "output": 0}})
+        for words in COMMANDS:
+            cli(*words).failed(2, "SECRET_OF_MINE} (its value would be sent", "--trust")
+        assert not got

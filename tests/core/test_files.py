@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from orchestry.backends.library import read_library
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
-from orchestry.core.files import cache, json_lines, new_folder, parse_yaml
+from orchestry.core.files import cache, json_lines, new_folder, parse_yaml, text_of
 from orchestry.core.resolve import read_config_file
+from orchestry.models.fake import read_script
+from orchestry.store.journal import read
 from orchestry.store.run import read_config
 
 TAGS = ("bool", "int", "float", "timestamp", "binary", "null", "set", "omap", "pairs", "seq", "map")
@@ -131,6 +133,38 @@ def test_lines_end_where_json_lets_them_end() -> None:
         (1, {"a": "one\u2028two"}),
         (4, {"b": 1}),
     ]
+
+
+TEXTS = st.text(st.sampled_from("a \u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\ufeff\U0001f600\r\n{"))
+
+
+@given(st.lists(TEXTS), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_any_text_in_json_lines_is_read_back(texts: list[str], end: str, marked: bool) -> None:
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    data = "".join(f"{chr(0xFEFF) * marked}{line}{end}" for line in lines).encode()
+    assert [json.loads(line)["text"] for _, line in json_lines(data)] == texts
+
+
+@given(TEXTS, st.booleans())
+def test_a_text_is_read_without_its_mark(text: str, marked: bool) -> None:
+    assume(marked or not text.startswith("\ufeff"))
+    read = text_of(("\ufeff" * marked + text).encode())
+    assert read == text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def test_a_mark_is_no_part_of_what_a_user_wrote(tmp_path: Path) -> None:
+    """Files of each kind that a user gives, as Notepad saves them."""
+    (tmp_path / "config.yaml").write_bytes(b"\xef\xbb\xbfepisodes: 3\r\n")
+    assert read_config_file(tmp_path / "config.yaml") == {"episodes": 3}
+    (tmp_path / "script.jsonl").write_bytes(b'\xef\xbb\xbf{"agent": "*", "text": "a"}\r\n')
+    assert read_script(tmp_path / "script.jsonl")[0].text == "a"
+    (tmp_path / "library.yaml").write_bytes(b"\xef\xbb\xbftask: t\nmodel: m\nbehaviors: []\n")
+    assert read_library(tmp_path / "library.yaml").task == "t"
+    recorded = Path(__file__).parents[1] / "fixtures" / "recorded" / "code_review"
+    (tmp_path / "journal.jsonl").write_bytes(
+        b"\xef\xbb\xbf" + (recorded / "journal.jsonl").read_bytes()
+    )
+    assert [*read(tmp_path / "journal.jsonl")] == [*read(recorded / "journal.jsonl")]
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:

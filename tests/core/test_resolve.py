@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestry.core.config import RunConfig, validate
+from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import Mark, leaves, marked, marks
 
@@ -141,3 +141,14 @@ def test_an_address_with_a_password_is_refused(key: str) -> None:
         raw = {name: raw}
     with pytest.raises(ConfigError, match=f"'{key}' has a user, password or query"):
         validate(raw)
+
+
+def test_a_vendors_address_may_name_a_version_and_no_key() -> None:
+    address = "https://h/openai?api-version=2024-12-01-preview"
+    assert resolve([], [f"provider.base_url={address}"]).provider.base_url == address
+    for query in ("key=abc", "api_key=abc", "sig=x", "token=x", f"x={'a' * 30}"):
+        with pytest.raises(ConfigError, match="may stand in OPENAI_BASE_URL") as raised:
+            resolve([], [f"provider.base_url=https://h/v1?{query}"])
+        assert "abc" not in str(raised.value)
+    with pytest.raises(ConfigError, match="user, password or query"):
+        resolve([], ["learn.vllm_url=http://h:1?api-version=1"])

@@ -16,6 +16,7 @@ from orchestry.cli.show import figures
 from orchestry.cli.watch import who
 from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError
+from orchestry.core.files import to_yaml
 from orchestry.core.resolve import read_config_file
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume, run_plan
@@ -221,6 +222,12 @@ def test_an_address_of_an_agent_is_asked_about(tmp_path: Path) -> None:
     poet = {"role": "poet", "provider": {"base_url": "http://elsewhere.example"}}
     with pytest.raises(ConfigError, match=r"agents.poet.provider.base_url http://else"):
         of_run(run.folder, {"agents": [poet]})
+
+
+def test_a_resume_adds_no_setting_that_nobody_gave(tmp_path: Path) -> None:
+    """A recipe's config.yaml holds only what was given, after a resume too."""
+    (tmp_path / "config.yaml").write_text(to_yaml(given := {"task": "tldr", "episodes": 4}))
+    assert of_run(tmp_path).plain() == given
 
 
 def test_agents_that_name_one_provider_share_it() -> None:

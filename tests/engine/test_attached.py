@@ -68,7 +68,7 @@ def attached(folder: Path, end: str, **more: str) -> RunConfig:
 def test_problems_without_splits_are_divided(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = '{{"id": "p{0}", "prompt": "Say \\ud800 {0}.", "data": {{"n": {0}, "inf": 1e400}}}}'
+    told = '{{"id": "p{0}", "prompt": "Say {0}.", "data": {{"n": {0}, "inf": 1e400}}}}'
     lines = [told.format(n) for n in range(count)]
     (tmp_path / "given.jsonl").write_text("\n".join(lines), encoding="utf-8")
     given = ["--problems", str(tmp_path / "given.jsonl"), "--dir", str(tmp_path / "tasks")]
@@ -90,6 +90,9 @@ def test_problems_without_splits_are_divided(
     [
         ("print(json.dumps(reward))", True, "writer 1, critic 1; then it comes to its end"),
         ("raise SystemExit(3)", True, "ended with 3 on problem p0"),
+        ("print(json.dumps({'reward': 7}))", False, "gave no reward on problem p0, only"),
+        ("print('bye')", False, "gave no reward on problem p0, only 'bye'"),
+        ("print(json.dumps({'reward': 0.6}))", True, "earns 0.60: a team may learn"),
         ("", False, "play ended without asking an agent on problem p0"),
     ],
 )

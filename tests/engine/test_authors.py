@@ -54,6 +54,21 @@ def test_a_model_of_its_own_writes_the_behaviours(tmp_path: Path) -> None:
     assert "Say a." in [b["text"] for b in learned.state["library"]["behaviors"]]
 
 
+def test_an_author_whose_calls_can_never_fit_ends_no_run(tmp_path: Path) -> None:
+    author = (
+        *("behaviors.provider.name=fake", "behaviors.provider.model=wise", "budget.usd=1"),
+        *("behaviors.propose=[rules]", "behaviors.share=0.2", "episodes=5"),
+        *("prices.fake-1.input=1", "prices.fake-1.output=5"),
+        *("prices.wise.input=100000", "prices.wise.output=100000"),
+    )
+    run = orchestry.train(resolve([], [*WORDS, *author]), tmp_path / "run")
+    assert (run.summary.stopped, run.summary.episodes, run.summary.updates) == ("done", 5, 1)
+    assert not any(row.calls for row in run.summary.usage if row.purpose == "distil")
+    assert 0 < run.summary.cost_usd < 1
+    (learned,) = (event for event in run.events if isinstance(event, journal.Learned))
+    assert learned.state["library"]["behaviors"] == []
+
+
 @pytest.mark.slow
 def test_a_wrong_author_is_put_right_on_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -223,6 +223,9 @@ def test_answers_of_the_cache_count_for_no_speed(
     assert first.tokens_per_s > 0
     assert again.tokens_per_s is None
     assert first.reward == again.reward
+    assert runs[1].summary.cost_usd == 0.0  # but a comparison must not depend on the order
+    assert first.usd == again.usd == runs[0].summary.cost_usd > 0
+    assert first.output_tokens == again.output_tokens > 0
 
 
 COUNTED = """

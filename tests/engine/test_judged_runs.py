@@ -19,6 +19,7 @@ from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store.journal import Answered, Lost, Opened, Rated, Released, Reserved, read
 from orchestry.store.run import Run, Store
+from tests.engine.test_changes import Notes
 from tests.engine.test_learning import LEARN
 from tests.engine.test_run import BASE, PRICED
 from tests.toys import Scripted
@@ -104,6 +105,18 @@ def test_a_judge_can_be_asked_in_every_nth_episode_only(tmp_path: Path) -> None:
         assert {group.source for group in episode.groups} <= {"leaf", "task"}
     part = orchestry.train(config(*sets, "episodes=2"), tmp_path / "part")
     assert resume(part.folder, {"episodes": 6}).episodes == whole.episodes
+
+
+def test_a_judge_whose_calls_can_never_fit_ends_no_run(tmp_path: Path) -> None:
+    dear = ("judge.provider.name=fake", "judge.provider.model=wise", "budget.usd=1")
+    prices = ("prices.wise.input=100000", "prices.wise.output=100000")
+    heard = Notes()
+    run = orchestry.train(config(*dear, *prices), tmp_path / "run", observer=heard)
+    assert (run.summary.stopped, run.summary.episodes) == ("done", 6)
+    assert judge_calls(run) == 0
+    assert 0 < run.summary.cost_usd < 1
+    assert {node.judged for episode in run.episodes for node in episode.nodes} == {None}
+    assert any("judge's answer" in text and "more than is left" in text for text in heard.said)
 
 
 async def test_the_judge_reads_the_tasks_rubric_unless_the_config_has_one() -> None:

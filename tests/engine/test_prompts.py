@@ -152,6 +152,27 @@ def test_the_readmes_code_runs(
     assert said(sent)[-1] == "..."
 
 
+def test_each_agent_is_asked_by_its_own_vendors_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    with served(
+        lambda number, body: (200, message("said") if "system" in body else chat("said"))
+    ) as url:
+        for vendor in ("ANTHROPIC", "OPENAI"):
+            monkeypatch.setenv(f"{vendor}_BASE_URL", url)
+        models = ("agents.writer.model=openai/own", "agents.reviewer.model=claude-haiku-5-5")
+        sets = [one for one in SETS if "provider.name" not in one]
+        priced = ("prices.own.input=1", "prices.own.output=5", "judge.enabled=false")
+        run = orchestry.train(resolve([], [*sets, *models, *priced]), tmp_path / "run")
+        page = (export_prompts(run.folder, tmp_path / "out").folder / "README.md").read_text()
+    writer, reviewer = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert f'OpenAI(base_url="{url}").chat' in writer
+    assert f'Anthropic(base_url="{url}").messages' in reviewer
+    assert 'TEAM["reviewer"]' in reviewer
+    assert "Who answered: openai/own, anthropic/claude-haiku-5-5." in page
+
+
 def said(body: dict[str, Any]) -> list[str]:
     """The texts of a request, the system prompt first."""
     contents = [body["system"]] if "system" in body else []

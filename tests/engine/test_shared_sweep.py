@@ -334,3 +334,29 @@ def test_a_cap_that_is_reserved_stops_a_machine(tmp_path: Path) -> None:
     b.config = b.config.model_copy(update={"trials": 3})
     with pytest.raises(Stop, match="spent or reserved"):
         begun(b)
+
+
+# --- a kill while the best is confirmed -----------------------------------------------------------
+
+DIES = """
+import os
+from orchestry.cli import main
+from orchestry.engine.slices import Slices
+settle = Slices.settle
+def dies(self, key, *rest):
+    os.kill(os.getpid(), 9) if key.startswith("confirm/given") else settle(self, key, *rest)
+Slices.settle = dies
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_between_two_confirming_runs_leaves_the_second_its_part(tmp_path: Path) -> None:
+    """The first run is whole, and what it did not spend had not been given back."""
+    file = sweep_file(tmp_path / "s.yaml", trials=1, confirm={"seeds": 1}, budget_usd=5.0)
+    python, _, _, *words = command(file)
+    assert subprocess.run([python, "-c", DIES, *words]).returncode == -signal.SIGKILL
+    assert play(file)["trials"] == 1
+    sides = (tmp_path / "sweep" / "confirm" / name / "seed-1" for name in ("given", "best"))
+    given, best = (Run(place).config["budget"]["usd"] for place in sides)
+    assert best == 2 * given, "one of two has half of what is left, the last one all"

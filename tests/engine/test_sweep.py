@@ -18,7 +18,7 @@ import yaml
 from filelock import FileLock
 
 from orchestry.core.config import validate
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import ConfigError, StoreError
 from orchestry.core.sweep import SweepConfig, read_sweep
 from orchestry.engine.study import Played, Study, Tried, host_of
 from orchestry.engine.sweep import Sweep, as_trials, corners, trial_config
@@ -183,6 +183,15 @@ def test_a_run_that_is_wrong_as_given_is_refused(tmp_path: Path) -> None:
     file = sweep_file(tmp_path / "s.yaml", run=run, keys={"search.k_samples": [1, 2]})
     with pytest.raises(ConfigError, match=r"'run': .*'search\.k_samples' is 1000"):
         Sweep(read_sweep(file), tmp_path / "sweep", print)
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "machine.json", "confirm/best/trial.json"])
+def test_a_pipe_in_the_folder_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    config, pipe = read_sweep(sweep_file(tmp_path / "s.yaml")), tmp_path / "sweep" / name
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    with pytest.raises(StoreError, match="is a pipe"):
+        Sweep(config, tmp_path / "sweep", print)
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from orchestry.cli.tournament import _matrix, _ratings, best_reply, exploited, rating
 from orchestry.core.config import validate
-from orchestry.core.errors import ConfigError, LockedError
+from orchestry.core.errors import ConfigError, LockedError, StoreError
 from orchestry.engine.arena import arena
 from orchestry.engine.meeting import apart, together
 from orchestry.engine.run import prepare, train
@@ -93,6 +94,12 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, file: str) -> 
     with pytest.raises(ConfigError, match="another --run-dir"):
         _played(tmp_path, "guard", deals=4)
     assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_a_pipe_in_the_folder_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(StoreError, match=f"{FILE} is a pipe"):
+        _played(tmp_path, "guard", deals=4)
 
 
 def test_a_player_beside_itself_is_the_whole_team(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ async def test_another_run_finds_it_in_the_cache_for_nothing(tmp_path: Path) -> 
     assert {(e.source, e.call, e.completion.usd) for e in run.events if e.kind == "answered"} == {
         ("cache", None, 0.0)
     }
+    assert all(e.saved > 0 for e in run.events if e.kind == "answered")
 
 
 async def test_a_private_provider_leaves_the_cache_alone(run: Run) -> None:

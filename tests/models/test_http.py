@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.peers.shapes_items import OTHERWISE, OVERFLOWS
+from orchestry.core.errors import PromptTooLong
 from orchestry.models.http import Endpoint, refusal, retry_after, text_in
 from tests.models.conftest import KEY, at, failure, request
 from tests.models.loopback import reply, serving
@@ -231,6 +234,21 @@ def test_a_server_message_is_cut_and_scrubbed() -> None:
     assert len(str(error)) < 500
     assert "pw" not in str(error)
     assert KEY not in repr(ENDPOINT)
+
+
+@pytest.mark.parametrize("too_long", [True, False])
+def test_a_prompt_that_is_too_long_is_known_in_many_servers_words(too_long: bool) -> None:
+    for status, body in OVERFLOWS if too_long else OTHERWISE:
+        error = refusal(ENDPOINT, status, {}, json.dumps(body).encode())
+        assert isinstance(error, PromptTooLong) == too_long, body
+
+
+def test_what_a_gateway_passes_on_is_read() -> None:
+    raw = json.dumps({"error": {"code": "insufficient_quota", "message": f"pay, {KEY}"}})
+    body = {"error": {"message": "Provider returned error", "metadata": {"raw": raw}}}
+    error = refusal(ENDPOINT, 429, {}, json.dumps(body).encode())
+    assert not error.transient
+    assert "Provider returned error: pay, ***: add credit" in str(error)
 
 
 def test_a_used_up_quota_is_not_tried_again() -> None:

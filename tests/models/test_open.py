@@ -11,7 +11,7 @@ import pytest
 
 from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import ConfigError
-from orchestry.models.providers import open_provider, resolve_name
+from orchestry.models.providers import open_provider
 from orchestry.models.weights import MODEL
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
@@ -19,15 +19,6 @@ KEYS = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
 
 def config(**fields: Any) -> ProviderConfig:
     return ProviderConfig.model_validate(fields)
-
-
-def test_auto_says_what_it_chose() -> None:
-    assert resolve_name(config(), KEYS)[0] == "anthropic"
-    name, line = resolve_name(config(), {"ANTHROPIC_API_KEY": " "})
-    assert name == "embedded"
-    assert line.startswith("no ANTHROPIC_API_KEY: using the embedded SmolLM2-135M (free")
-    assert "the embedded my.gguf (free" in resolve_name(config(model="my.gguf"), {})[1]
-    assert resolve_name(config(name="fake"), KEYS) == ("fake", "")
 
 
 def test_models_and_addresses_come_from_config_then_environment_then_default() -> None:
@@ -59,7 +50,10 @@ def test_models_and_addresses_come_from_config_then_environment_then_default() -
         ({"name": "anthropic"}, {**KEYS, "ANTHROPIC_BASE_URL": "ftp://x"}, "ANTHROPIC_BASE_URL is"),
         ({"name": "anthropic"}, {**KEYS, "ANTHROPIC_BASE_URL": "http://[x"}, "ANTHROPIC_BASE_URL"),
         ({"name": "embedded", "model": "llama"}, {}, MODEL),
-        ({"model": "claude-opus-5"}, {}, "set ANTHROPIC_API_KEY"),
+        ({"model": "claude-opus-5"}, {}, "ANTHROPIC_API_KEY is not set"),
+        ({"model": "openai/gpt-4o-mini"}, {}, "OPENAI_API_KEY is not set"),
+        ({}, {"OPENAI_API_KEY": "sk-o"}, "no model is named"),
+        ({"model": "my-model"}, {}, "such as openai/my-model"),
         ({"name": "recorded"}, {}, "provider.recording"),
         ({"name": "recorded", "recording": "/nowhere"}, {}, "no recording at /nowhere"),
         ({"name": "fake", "fake": {"script": "/nowhere.jsonl"}}, {}, "provider.fake.script"),

@@ -62,6 +62,10 @@ def count(usage: object, some: bool = True) -> Billed:
             },
             (50, 402, 0, 0),
         ),
+        (  # a gateway that keeps Gemini's name
+            {"prompt_tokens": 50, "completion_tokens": 2, "thoughtsTokenCount": 400},
+            (50, 402, 0, 0),
+        ),
         ({"prompt_tokens": 50, "total_tokens": 70}, (50, 20, 0, 0)),
         ({"completion_tokens": 20, "total_tokens": 70}, (50, 70, 0, 0)),
         (

@@ -26,7 +26,9 @@ from orchestry.report.curves import (
     tag_shares,
     window,
 )
+from orchestry.report.measures import _pass_at
 from orchestry.report.runs import Salvaged, arms, read_experiments
+from orchestry.store.records import Metrics
 from tests.report.made import copied
 
 
@@ -142,6 +144,31 @@ def test_a_tag_counts_wherever_it_stands(reviewed: Salvaged) -> None:
     found = tag_shares(reviewed.episodes, tags)
     for tag in tags:
         assert found[tag].count == sum(episode.tags()[tag] for episode in reviewed.episodes)
+
+
+def test_a_trajectory_that_several_samples_drew_counts_as_often(reviewed: Salvaged) -> None:
+    """In shares of tags and kinds, in pass@k and in what a run keeps, as in the reward."""
+    record = reviewed.episodes[0]
+    leaf = next(leaf for leaf in record.leaves() if leaf.score.tags)
+    tag, kind = leaf.score.tags[0], kind_of(leaf.score.tags, schemes=False)
+    groups = [
+        group.model_copy(update={"children": (*group.children, *[leaf.id] * 3)})
+        if leaf.id in group.children
+        else group
+        for group in record.groups
+    ]
+    again = record.model_copy(update={"groups": tuple(groups)})
+    before, after = (
+        (tag_shares([one], [tag])[tag], shares([one], [kind], schemes=False)[kind])
+        for one in (record, again)
+    )
+    for one, other in zip(before, after, strict=True):
+        assert (other.count, other.of) == (one.count + 3, one.of + 3)
+    rows = [Metrics().row(one) for one in (record, again)]
+    assert rows[1]["leaves"] == len(again.trajectories()) == rows[0]["leaves"] + 3
+    assert rows[1][f"tag/{tag}"] == rows[0][f"tag/{tag}"] + 3
+    passed = _pass_at([again], tag)[1].mean
+    assert passed == pytest.approx(after[0].count / after[0].of)
 
 
 def test_a_scheme_is_named_by_its_tag() -> None:

@@ -66,9 +66,6 @@ if __name__ == "__main__":
         sys.exit("it lacks a key")
     if "--leaky" in sys.argv:
         sys.exit(f"wrong key {os.environ['MCP_SECRET']}, or sk-proj-abcdefghijklmnop")
-    while "--flood" in sys.argv:
-        sys.stdout.write(sys.argv[-1].join(["junk"] * 10_000))
-        sys.stderr.write("noise" * 10_000 + "\n")
     if "--started" in sys.argv:
         Path(sys.argv[-1]).touch()
     if len(sys.argv) > 1 and sys.argv[1].isdigit():

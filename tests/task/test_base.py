@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.core.errors import TaskError
+from orchestry.core.errors import LeftOut, TaskError
 from orchestry.task.base import read_problems
 
 FIRST = {"id": "a", "prompt": "one"}
@@ -71,6 +72,37 @@ def test_a_missing_file_is_named_with_its_fix(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(TaskError, match=r"problems\.jsonl can't be read"):
         read_problems(path, "train")
+
+
+def test_half_a_surrogate_pair_costs_its_problem(tmp_path: Path) -> None:
+    half = {**SECOND, "data": {"deep": [{"text": "a \ud83d"}]}}
+    path = write(tmp_path / "p.jsonl", FIRST, half, {**FIRST, "id": "c", "prompt": "\U0001f600"})
+    with pytest.warns(LeftOut, match=r"p\.jsonl, line 2 is left out, since .* \\ud83d: correct"):
+        assert [problem.id for problem in read_problems(str(path), "train")] == ["a", "c"]
+
+
+TEXTS = st.text(st.sampled_from("a \u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\ufeff\r\n\ud83d\ude00é"))
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5), st.booleans(), st.sampled_from(["\n", "\r\n"]))
+def test_any_text_is_read_back_or_costs_its_problem_alone(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], marked: bool, end: str
+) -> None:
+    """Line separators of any kind, marks (BOM), and halves of surrogate pairs."""
+    rows = [{"id": f"p{n}", "prompt": text, "data": {"t": text}} for n, text in enumerate(texts)]
+    found = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path = tmp_path_factory.mktemp("bank") / "p.jsonl"
+    whole_file = "\ufeff" * marked + end.join(found)
+    path.write_bytes(whole_file.encode("utf-8", "backslashreplace"))  # halves as JSON has them
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        read = {one.id: one.prompt for one in read_problems(path, "train")}
+    # two halves that meet are a pair
+    paired = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+    lost = [n for n, text in enumerate(paired) if "\ufffd" in text]
+    assert read == {f"p{n}": text for n, text in enumerate(paired) if n not in lost}
+    named = [str(one.message).partition(", line ")[2].partition(" is left out")[0] for one in said]
+    assert named == [str(n + 1) for n in lost]
 
 
 LINES = st.lists(

@@ -5,21 +5,25 @@ from __future__ import annotations
 import ast
 import asyncio
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
 from orchestry import tools
 from orchestry.core.errors import ConfigError
-from orchestry.core.types import AgentSpec, Call, Limits, Problem, Score, Split, Tools
+from orchestry.core.types import SPLITS, AgentSpec, Call, Limits, Problem, Score, Split, Tools
 from orchestry.sandbox import open_sandbox
 from orchestry.task.arrangements import Sequential
 from orchestry.task.base import BaseTask, TeamTask, Transcript
-from orchestry.task.check import CHECKED, check_task
+from orchestry.task.check import CHECKED, IDLE_PAY, check_task
 from orchestry.task.registry import load_task
 
 
@@ -322,7 +326,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "gold alone": ({"evaluate": no_gold}, "gold", "evaluate raised ZeroDivisionError"),
     "nothing alone": ({"evaluate": no_silence}, "nothing", "evaluate raised ZeroDivisionError"),
     "fragile": ({"evaluate": fragile}, "any answer", "raised RecursionError"),
-    "not tried": ({"to_act": lambda *_: ("boss",)}, "any answer", "the task breaks 'roles'"),
     "moody": ({"evaluate": growing}, "deterministic", "scored"),
     "generous": ({"evaluate": constant(1.0)}, "nothing", "empty answers score 1.0"),
     "mean": ({"evaluate": constant(0.5)}, "gold", "scores 0.5 (quality 0.5)"),
@@ -348,3 +351,104 @@ async def test_each_fault_is_found_under_its_rule(fault: str) -> None:
     broken = type("Broken", (Doubling,), {**cheap, **methods})
     found = await broken_rules(broken())
     assert detail in found[rule]
+
+
+CHEAPEST = ("nothing", "prompt", "other gold")
+
+
+async def marks(task: BaseTask[Any]) -> dict[str, str]:
+    """Each rule's mark."""
+    async with open_sandbox(Limits()) as sandbox:
+        return {finding.rule: finding.mark for finding in await check_task(task, sandbox)}
+
+
+@pytest.mark.parametrize(
+    ("methods", "tried"),
+    [
+        ({"problems": lambda *_: 1 / 0}, {"splits", "rubric", "tools"}),
+        ({"problems": lambda *_: ()}, {"splits", "stable problems", "rubric", "tools"}),
+        (
+            {"reset": lambda *_: 1 / 0},
+            {"splits", "stable problems", "pure", "any answer", "gold", "graded"}
+            | {"rubric", "tools"},
+        ),
+        (
+            {"to_act": lambda *_: ("boss",)},
+            {*CHECKED} - {"any answer", "frozen state", "observations", "no leak"} - {*CHEAPEST},
+        ),
+    ],
+)
+async def test_a_rule_that_was_not_tried_is_not_called_kept(
+    methods: dict[str, Any], tried: set[str]
+) -> None:
+    broken = type("Broken", (Doubling,), {"evaluate": constant(0.5), **methods})
+    found = await marks(broken())
+    assert {rule for rule, mark in found.items() if mark != "not tried"} == tried
+
+
+async def test_rules_about_gold_are_not_tried_without_any() -> None:
+    found = await marks(Auction())
+    untried = {rule for rule, mark in found.items() if mark == "not tried"}
+    assert untried == {"gold", "no leak", "graded", "other gold"}
+    assert set(found.values()) == {"ok", "not tried"}
+
+
+def coded(task: Doubling, problem: Problem) -> str:
+    gold = task.gold(problem)
+    assert gold is not None
+    return gold["coder"]
+
+
+class Paying(Doubling):
+    """Pays so much for the gold, for the cheapest answers, and for all others."""
+
+    paid: Mapping[str, float]
+
+    async def evaluate(self, state: Transcript, tools: Tools) -> Score:
+        code = state.last("coder")
+        golds = {coded(self, one) for split in SPLITS for one in self.problems(split)}
+        if code == coded(self, state.problem):
+            return self.score(quality=1.0)
+        kind = "nothing" if not code else "prompt" if state.problem.prompt in code else "else"
+        return self.score(quality=self.paid["other gold" if code in golds else kind])
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.fixed_dictionaries(dict.fromkeys((*CHEAPEST, "else"), st.floats(0, 0.99))))
+def test_what_the_cheapest_answers_earn_is_said_and_warned_of(paid: dict[str, float]) -> None:
+    task = type("Paying", (Paying,), {"paid": paid})()
+    findings = {
+        one.rule: one for one in asyncio.run(check_task(task, open_sandbox(Limits()), seeds=(0,)))
+    }
+    for rule in CHEAPEST:
+        assert f"earn {paid[rule]:.2f} in the mean" in findings[rule].detail
+        assert findings[rule].mark == ("warn" if paid[rule] > IDLE_PAY else "ok")
+        assert findings[rule].ok
+
+
+async def test_one_problem_that_nothing_solves_is_a_fault_if_it_has_gold() -> None:
+    async def evaluate(self: TeamTask, state: Transcript, tools: Tools) -> Score:
+        return self.score(quality=float(state.problem.id in ("dev", "dev-2")))
+
+    found = await broken_rules(type("Broken", (Doubling,), {"evaluate": evaluate})())
+    assert found["nothing"] == "empty answers score 1.0 on problem 'dev-2'"
+    assert await broken_rules(type("Lucky", (Auction,), {"evaluate": evaluate})()) == {}
+
+
+BUNDLED = Path(__file__).parents[2] / "tasks"
+PAID_FOR = {
+    "bucket_brigade": ["nothing", "prompt"],
+    "code_collaboration": ["other gold"],
+    "house_style": ["prompt"],
+}
+"""Bundled tasks that pay for no work. Their READMEs say why."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(one.parent.name for one in BUNDLED.glob("*/task.py")))
+async def test_a_bundled_task_pays_for_no_work_only_with_a_reason(name: str) -> None:
+    async with open_sandbox(Limits()) as sandbox:
+        findings = await check_task(load_task(name), sandbox, seeds=(0,))
+    assert [one.rule for one in findings if one.mark == "warn"] == PAID_FOR.get(name, [])
+    said = (BUNDLED / name / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"`orchestry tasks check[^`]*` warns", said) or name not in PAID_FOR

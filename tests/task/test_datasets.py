@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestry import Problem
-from orchestry.core.errors import ConfigError, TaskError
+from orchestry.core.errors import ConfigError, LeftOut, TaskError
 from orchestry.core.types import SPLITS
 from orchestry.task.datasets import Columns, folder, own, split_of
 
@@ -85,12 +85,34 @@ def test_a_file_has_no_splits_of_its_own(tmp_path: Path) -> None:
         ([{"key": 1, "question": None, "answer": ""}], "line 1 has an empty cell in .*'question'"),
         ([["key"]], "row 1 has no column 'question', none: name another"),
         ([ROWS[0], {**ROWS[0], "answer": "1"}], "line 2: a second row of the id '0'"),
-        ([ROWS[0], {**ROWS[1], "hint": ["a \ud800"]}], r"line 2 holds half .* \\ud800: correct"),
     ],
 )
 def test_rows_that_are_no_problems(tmp_path: Path, rows: Any, why: str) -> None:
     with pytest.raises(TaskError, match=why):
         SUMS.problems(lines(tmp_path / "bad.jsonl", rows), "train")
+
+
+def test_half_a_surrogate_pair_costs_its_row(tmp_path: Path) -> None:
+    rows = [ROWS[0], {**ROWS[1], "hint": ["a \ud800"]}, *ROWS[2:]]
+    with pytest.warns(LeftOut, match=r"line 2 is left out, .* \\ud800: correct"):
+        found = ids(SUMS, lines(tmp_path / "half.jsonl", rows))
+    assert sorted(n for split in found.values() for n in split) == [0, *range(2, 40)]
+
+
+def test_a_local_file_needs_no_hub(tmp_path: Path) -> None:
+    path = str(lines(tmp_path / "all.jsonl", ROWS))
+    found = Columns(prompt="question", data={"right": "answer"}, id="key").problems(path, "dev")
+    assert [*found] == [*SUMS.problems(path, "dev")]
+    with pytest.raises(ConfigError, match="without a hub needs the path"):
+        Columns().problems(None, "train")
+    with pytest.raises(ConfigError, match=r"nothing\.jsonl does not exist: name a file"):
+        Columns().problems(str(tmp_path / "nothing.jsonl"), "train")
+
+
+def test_a_mark_before_any_line_is_no_part_of_it(tmp_path: Path) -> None:
+    whole = [f"\ufeff{json.dumps(row)}\r\n" for row in ROWS]  # as of files that were put together
+    (tmp_path / "marked.jsonl").write_bytes("".join(whole).encode())
+    assert ids(SUMS, tmp_path / "marked.jsonl") == ids(SUMS, lines(tmp_path / "all.jsonl", ROWS))
 
 
 def test_a_json_file_without_rows(tmp_path: Path) -> None:

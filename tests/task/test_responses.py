@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from orchestry.core.extras import packed
 from orchestry.core.tools import ToolCall
-from orchestry.core.types import Completion
+from orchestry.core.types import Completion, Message
 from orchestry.task.programs.responses import RESPONSES
 
 CALLS = tuple(ToolCall(id=f"c{n}", name="look", arguments="{}") for n in range(2))
@@ -44,6 +47,41 @@ def test_thoughts_are_left_out_and_a_refusal_is_text() -> None:
     refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     found = read(said("a", "user"), {"type": "reasoning", "summary": []}, refused)
     assert found[1:] == [("assistant", "No.", 0)]
+
+
+added = st.dictionaries(
+    st.sampled_from(["reasoning_content", "thinking_blocks", "extra_content", "x"]),
+    st.text(min_size=1) | st.lists(st.dictionaries(st.just("signature"), st.text()), min_size=1),
+).map(packed)
+
+
+@settings(max_examples=40)
+@given(st.text(), added, st.lists(added, max_size=3), st.booleans())
+def test_what_a_server_added_comes_back_with_its_message(
+    text: str, extra: str, signed: list[str], streamed: bool
+) -> None:
+    calls = [
+        ToolCall(id=f"c{n}", name="look", arguments="{}", extra=one) for n, one in enumerate(signed)
+    ]
+    answer = Completion(text=text, model="m", calls=tuple(calls), extra=extra)
+    if streamed:
+        events = [json.loads(one.partition("data: ")[2]) for one in RESPONSES.stream(answer, {})]
+        output = [one["item"] for one in events if one["type"] == "response.output_item.done"]
+    else:
+        output = RESPONSES.answer(answer, {})["output"]
+    before, after = said("a", "user"), said("b", "user")
+    ask = RESPONSES.read("writer", {"input": [before, *output, after]})
+    assert [one.role for one in ask.messages] == ["user", "assistant", "user"]
+    assert ask.messages[1] == Message(
+        role="assistant", content=text, calls=tuple(calls), extra=extra
+    )
+    assert not ask.messages[2].extra
+
+
+def test_thoughts_of_others_are_left_out() -> None:
+    theirs = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
+    ask = RESPONSES.read("writer", {"input": [said("a", "user"), theirs, said("b")]})
+    assert [one.extra for one in ask.messages] == ["", ""]
 
 
 @pytest.mark.parametrize(("limit", "status"), [(None, "completed"), (5, "incomplete")])

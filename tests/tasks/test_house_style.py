@@ -22,9 +22,9 @@ from orchestry.task.check import check_task
 from orchestry.task.registry import load_task
 
 TASK: BaseTask[Any] = load_task("house_style")
-BRIEF, CONVENTIONS, PROMPTS, REWARD, SENTENCES = (
+BRIEF, CONVENTIONS, PROMPTS, REWARD, SENTENCES, STATED = (
     import_module(f"orchestry_tasks.house_style.{name}")
-    for name in ("brief", "conventions", "prompts", "reward", "sentences")
+    for name in ("brief", "conventions", "prompts", "reward", "sentences", "stated")
 )
 PROBLEMS = {problem.id: problem for split in SPLITS for problem in TASK.problems(split)}
 BRIEFS = {name: BRIEF.Brief.of(problem) for name, problem in PROBLEMS.items()}
@@ -300,7 +300,41 @@ def others_gold(brief: Any) -> str:
     return str(briefs[briefs.index(brief) - 1].gold)
 
 
+def framed(brief: Any, effect: str, reason: str, change: str) -> str:
+    """The key words in sentences that fit any text: `{0}` and `{1}` are the first and last."""
+    said = [
+        frame.format(*(keys[place].split("|")[0] for place in (0, -1)), **brief.house)
+        for frame, keys in zip((effect, reason, change), brief.keys, strict=True)
+    ]
+    return written(brief, *(f"{one[:1].upper()}{one[1:]}" for one in said))
+
+
+def denied(brief: Any, word: str) -> str:
+    """Each sentence with a word before its verb."""
+
+    def deny(sentence: str, verbs: str) -> str:
+        verb = re.compile(rf"(?<=[\w}}]) (?=(?:{verbs})[a-z]{{0,3}}\b)")
+        return verb.sub(f" {word} ", sentence, count=1)
+
+    return written(brief, *map(deny, brief.said, brief.verbs))
+
+
 Say = Callable[[Any], str]
+FRAMES = {
+    "is": ("the {0} and the {1} are in {count} for {amount}.", "the {0} is with the {1} of {code}.",
+           "{product} has the {0} for the {1} since {date}."),
+    "meets": ("the {0} meets the {1} in {count} for {amount}.", "the {0} likes the {1} of {code}.",
+              "{product} paints the {0} of the {1} since {date}."),
+    "bare": ("{0} and {1} are in {count} for {amount}.", "{0} and {1} are with {code}.",
+             "{product} is a {0} {1} since {date}."),
+    "swapped": ("the {1} was {0} in {count} for {amount}.", "the {1} was {0} of {code}.",
+                "{product} was {1} of {0} since {date}."),
+}  # fmt: skip
+DENIALS = (
+    *("seldom", "rarely", "hardly", "scarcely", "barely", "never", "hardly ever", "not once"),
+    *("no longer", "fails to", "failed to", "refuses to", "is unable to", "by no means", "cannot"),
+    *("pretends to", "is far from", "instead of"),
+)
 TRICKS: dict[str, tuple[Say, float]] = {
     "empty": (lambda b: "", 0.0),
     "forms without content": (
@@ -339,6 +373,48 @@ def test_a_trick_earns_little(name: str) -> None:
     say, most = TRICKS[name]
     found = [total(say(brief), brief) for brief in BRIEFS.values()]
     assert fmean(found) <= most
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_key_words_in_a_frame_earn_little(name: str) -> None:
+    found = [total(framed(brief, *FRAMES[name]), brief) for brief in BRIEFS.values()]
+    assert fmean(found) < 0.2
+    assert max(found) < 0.5
+
+
+@pytest.mark.parametrize("word", DENIALS)
+def test_denied_sentences_earn_little(word: str) -> None:
+    texts = {name: denied(brief, word) for name, brief in BRIEFS.items()}
+    found = [total(text, BRIEFS[name]) for name, text in texts.items()]
+    assert all(text != BRIEFS[name].gold for name, text in texts.items())
+    assert fmean(found) < 0.1
+    assert max(found) < 0.5
+
+
+@pytest.mark.parametrize("place", [0, 2])  # the other one is a denial
+@pytest.mark.parametrize("word", ["seldom", "no longer"])
+def test_one_denied_sentence_is_not_told(word: str, place: int) -> None:
+    said = list(LEDGER.said)
+    said[place] = re.sub(r"(?<= )(?=stop|renews)", f"{word} ", said[place])
+    assert LEDGER.places(written(LEDGER, *said))[BRIEF.SENTENCES[place]] is None
+
+
+@pytest.mark.parametrize(
+    ("sentence", "told"),
+    [
+        ("Imports of 3 files stop after 30 s.", True),
+        ("Three files were imported and stopped after 30 s.", True),
+        ("We saw the imports stopping after 30 s.", True),
+        ("Imports were stopped after 30 s.", True),
+        ("The stop of the imports is after 30 s.", False),
+        ("The import stop is after 30 s.", False),
+        ("Imports stop hardly ever.", False),
+        ("Imports of printers and a stopper.", False),
+    ],
+)
+def test_a_verb_has_to_be_one(sentence: str, told: bool) -> None:
+    place = STATED.stated(sentence, ("import", "stop"), "stop", "Imports stop.", over=False)
+    assert (place is not None) == told
 
 
 def test_a_repeated_or_mixed_up_text_is_no_text() -> None:

@@ -117,10 +117,31 @@ def tricks(problem: Problem) -> dict[str, tuple[str, float]]:
         "no body": (edits(("work.py", work[start:], "\n    pass\n")), 0.0),
         "left": (edits(("work.py", work, f"import os\nos._exit(0)\n{work}")), 0.0),
         "always equal": (edits(("work.py", work, equal)), 0.0),
+        **{
+            f"replaced by {how.split('(')[0]}": (edits(("work.py", work, f"{work}\n{code}")), 0.0)
+            for how, code in replaced(problem, name).items()
+        },
         "answers": (
             edits(("work.py", work, f"{work}\ndef {name}(*args):\n{''.join(cases)}")),
             0.25,
         ),
+    }
+
+
+def replaced(problem: Problem, name: str) -> dict[str, str]:
+    """A module that is as broken as before to the eye, and puts the right functions in place of its
+    own when it is imported or first called."""
+    gold = TREE.edited(problem.data["files"], TASK.gold(problem)["coder"].calls)["work.py"]
+
+    return {
+        "exec": f"exec({gold!r})\n",
+        "builtins": f"import builtins\ngetattr(builtins, 'ex' + 'ec')\nbuiltins.exec({gold!r})\n",
+        "globals": f"{gold}\nglobals()[{name!r}] = {name}\n",
+        "code": f"{gold.replace(name, '_new')}\n{name}.__code__ = _new.__code__\n",
+        "name": f"{gold.replace(name, '_new')}\n{name} = _new\n",
+        "modules": f"import sys\n{gold}\nsys.modules[__name__].{name} = {name}\n",
+        "itself": f"import work\n{gold}\nwork.{name} = {name}\n",
+        "later": f"def _late():\n    exec({gold!r}, globals())\n_late()\n",
     }
 
 
@@ -146,6 +167,27 @@ async def test_tricks_earn_little(sandbox: Tools) -> None:
         for trick, (said, most) in tricks(problem).items():
             found = await score(problem, sandbox, said, "LGTM")
             assert found.total <= most, (problem.id, trick, found)
+
+
+@pytest.mark.parametrize("how", replaced(FIRST, FIRST.prompt.split("(")[0]))
+async def test_a_module_that_replaces_its_functions_is_not_repaired(
+    how: str, sandbox: Tools
+) -> None:
+    code = replaced(FIRST, FIRST.prompt.split("(")[0])[how]
+    work = FIRST.data["files"]["work.py"]
+    found = await score(FIRST, sandbox, edits(("work.py", work, f"{work}\n{code}")), "LGTM")
+    assert found.total == 0.0
+    assert "mutates" in found.tags
+    assert "solved" not in found.tags
+    assert "replaces code when it runs: repair it." in found.feedback
+
+
+def test_an_honest_module_replaces_nothing() -> None:
+    head = "import re\nfrom functools import lru_cache\nVOWEL = re.compile('[aeiou]')\nTABLE = {}\n"
+    body = (
+        "TABLE['a'] = 1\n\n\n@lru_cache(None)\ndef f(x):\n    x.seen = 1\n    f = x\n    return f\n"
+    )
+    assert TREE.mutating({"work.py": head + body, "tests.py": "exec('')"}) == ""
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.quality.prose_attacks import STRANGE, exchanged
 from orchestry import BaseTask, Problem, Score, Tools
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import SPLITS
@@ -306,6 +307,82 @@ def test_verbatim_sentences_earn_less_than_ones_own() -> None:
         totals += [total(problem, ids, claims, copied) for copied in (first, whole)]
     assert fmean(totals) < 0.6
     assert max(totals) < 0.75
+
+
+HONEST = {
+    "harrow_before": (
+        "Monks fed a bonfire for the ships [N01]. Mira Vold built the lighthouse of granite [N02].",
+        "Monks kept a fire there for the ships [N01]. Mira Vold built the lighthouse [N02].",
+    ),
+    "harrow_lamp": (
+        "The lamp burned whale oil first [N05]. Then it burned paraffin [N05]. "
+        "Pike left when the lamp became automatic [N06].",
+        "It first burned whale oil and then paraffin [N05]. "
+        "Keeper Pike left because the lamp went automatic [N06].",
+    ),
+    "moth_food": (
+        "The caterpillar eats bog willow [N14]. The adult has no mouth [N14]. "
+        "It flies in June [N13].",
+        "The caterpillar eats only bog willow [N14]. The adult has no mouth [N14]. "
+        "It flies in June [N13].",
+    ),
+    "lune_people": (
+        "Marant brought it from Bohemia [N48]. An apprentice learns five years [N51].",
+        "Ilse Marant from Bohemia brought the recipe [N48]. "
+        "An apprentice learns for five years [N51].",
+    ),
+    "kessing_mirror": (
+        "Olga Brandt paid [N58]. Workers ground it by hand for three years [N59].",
+        "Widow Olga Brandt paid for everything [N58]. "
+        "Workers ground the mirror by hand for three years [N59].",
+    ),
+}
+"""Claims and answers in short active sentences, with hardly a word that the notes don't have."""
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_a_short_answer_in_the_notes_words_is_no_copy(name: str) -> None:
+    problem = PROBLEMS[name]
+    assert total(problem, " ".join(NOTES.needed(problem)), *HONEST[name]) > 0.8
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from([*PROBLEMS]),
+    share=st.floats(0.3, 1.0),
+    seed=st.integers(0, 999),
+)
+def test_the_notes_with_words_exchanged_earn_less_than_any_honest_answer(
+    name: str, share: float, seed: int
+) -> None:
+    rng, problem = random.Random(seed), PROBLEMS[name]
+    said = list[str]()
+    for note in NOTES.needed(problem):
+        for one in CITED.sentences(NOTES.notes()[note].text):
+            if any(fact.note == note and fact.stated(one.text) for fact in NOTES.facts(problem)):
+                kept = exchanged(one.text, STRANGE, share, rng)
+                said.append(f"{kept[:-1]} [{note}].")
+    text = " ".join(said)
+    assert total(problem, " ".join(NOTES.needed(problem)), text, text) <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("Gas heats furnace [N50].", "it is too short"),
+        (" ".join(["Today gas heats the furnace [N50]."] * 3), "its sentences are one"),
+        ("The lighthouse, the oil, the lamp, the keeper, the tower and the stone, the sea [N50].",
+         "it is a list"),
+    ],
+)  # fmt: skip
+async def test_the_feedback_says_why_a_text_counts_little(
+    answer: str, why: str, tools: Tools
+) -> None:
+    problem = PROBLEMS["lune_furnace"]
+    score = await scored(problem, (" ".join(NOTES.needed(problem)), "", answer), tools)
+    _, _, said = score.feedback.partition("The writer's text counts little, since ")
+    assert why in said
+    assert "counts little" not in (await scored(HARROW, GOLDS["harrow_height"], tools)).feedback
 
 
 def test_pasted_claims_lose_the_prose_and_citing_all_loses_more() -> None:

@@ -35,12 +35,13 @@ from orchestry.backends.library import (
 )
 from orchestry.backends.programs import for_program
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
-from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig
+from orchestry.core.config import ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
 from orchestry.core.seeds import derive
 from orchestry.core.types import Member, Policy, Problem, Provider, Rate, Variant
-from orchestry.models.providers import open_provider, resolve_name
+from orchestry.models.names import by_names
+from orchestry.models.providers import open_provider
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule
 from orchestry.store import journal
@@ -77,15 +78,13 @@ class ApiBackend(Backend):
                 "searches a tree anyway: leave it out"
             )
         config = with_source(config, folder)
-        config, notes = _with_dev(_with_provider(config, task), task)
+        config, notes = _with_dev(config, task)
         config, chained = for_program(config, task)
         notes += chained
-        name, note = resolve_name(config.provider, environ)
-        named = config.provider.model_copy(update={"name": name})
+        config, note = by_names(config, environ, [spec.role for spec in task.agents])
         if not need_key:
             environ = {**NO_KEYS, **environ}
-        provider = self._opened(named, config, task, environ)
-        config = config.model_copy(update={"provider": named})
+        provider = self._opened(config.provider, config, task, environ)
         super().__init__(config, task, provider, environ)
         if self.every is not None:
             notes += too_short("behaviors.every", self.every, config.episodes)
@@ -330,17 +329,6 @@ def _with_dev(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, list[s
         raise ConfigError(f"{lacks}: add some, or set behaviors.enabled=false")
     off = config.behaviors.model_copy(update={"enabled": False})
     return config.model_copy(update={"behaviors": off}), [f"{lacks}: nothing is learned"]
-
-
-def _with_provider(config: RunConfig, task: BaseTask[Any]) -> RunConfig:
-    """If every agent has its own provider and `provider` is left out, the run's provider is the
-    first agent's: it names the run, and judges."""
-    own = [config.agents.get(spec.role, AgentConfig()) for spec in task.agents]
-    asked = [agent.provider for agent in own if agent.provider and agent.provider.name != "auto"]
-    if config.provider != ProviderConfig() or len(asked) < len(own):
-        return config
-    first = asked[0].model_copy(update={"model": own[0].model or asked[0].model})
-    return config.model_copy(update={"provider": first})
 
 
 def _began_with(run: Run) -> Path | None:

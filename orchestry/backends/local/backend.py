@@ -39,6 +39,7 @@ from orchestry.core.errors import ConfigError, LearnError, StoreError
 from orchestry.core.files import refused
 from orchestry.core.types import Member, Problem, Rate, Tree
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
+from orchestry.models.names import critics_by_names
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.schedule import Chains, Schedule, branching
 from orchestry.store.checkpoints import check_files, checkpoint, file_digests
@@ -84,6 +85,7 @@ class LocalBackend(Backend):
         folder: Path | None,
     ) -> None:
         require_installed()
+        config = critics_by_names(config, environ)
         refuse(config)
         config, _ = for_program(with_source(config, folder), task)
         if not need_key:
@@ -501,7 +503,7 @@ class LocalBackend(Backend):
         if gpu := self._gpu.figures():
             state["gpu"] = gpu
         self._state = state
-        note = f"update {self.updates}: mean reward {reward:.3f}, {done.line()}"
+        note = f"update {self.updates}: reward {reward:.3f}, {done.line()}"
         if self.config.learn.group_size is None:
             sizes = state["group_sizes"] = [len(list(record.leaves())) for record in block]
             note += f", groups of {min(sizes)} to {max(sizes)}"

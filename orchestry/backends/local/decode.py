@@ -245,8 +245,9 @@ class Endings:
         return "length" if len(ids) >= max_tokens else None
 
     def text(self, ids: Sequence[int], stop: tuple[str, ...]) -> str:
-        """The answer without special tokens, cut before the first stop string."""
-        text = self._decode(ids)
+        """The answer without special tokens and its end, cut before the first stop string."""
+        ended = bool(ids) and ids[-1] in self._end_ids  # which the tokenizer may not call special
+        text = self._decode(ids[:-1] if ended else ids)
         found = [place for string in stop if (place := text.find(string)) >= 0]
         return text[: min(found)] if found else text
 
@@ -303,9 +304,29 @@ def check_attention(model: Any, length: int) -> None:
             f"local: {config.model_type} has layers of type {', '.join(others)}, and only full "
             "attention is supported: choose another model"
         )
-    window = getattr(config, "sliding_window", None)
-    if window is not None and length > window:
-        raise ConfigError(
-            f"local: {config.model_type} attends within a window of {window} tokens, and a row of "
-            f"{length} was asked for: shorten prompts or max_tokens, or choose another model"
-        )
+    for what, most in _limits(config).items():
+        if length > most:
+            raise ConfigError(
+                f"local: {config.model_type} {what} {most} tokens, and a row of {length} was asked "
+                "for: shorten prompts or max_tokens, or choose another model"
+            )
+
+
+def longest_row(config: Any) -> int:
+    """Tokens that a row can have, so that it is computed as our masks and positions say, whatever
+    rows are beside it."""
+    return min([int(config.max_position_embeddings), *_limits(config).values()])
+
+
+def _limits(config: Any) -> dict[str, int]:
+    """What bounds a row besides the context. A window of 0 is none."""
+    ropes = getattr(config, "rope_parameters", None) or {}
+    kinds = [ropes, *(one for one in ropes.values() if isinstance(one, dict))]
+    turned = [one for one in kinds if one.get("rope_type") == "longrope"]
+    before = [int(one.get("original_max_position_embeddings") or 0) for one in turned]
+    window = int(getattr(config, "sliding_window", None) or 0)
+    found = {
+        "attends within a window of": window,
+        "computes positions (longrope) by the longest row of a batch beyond": max([0, *before]),
+    }
+    return {what: most for what, most in found.items() if most}

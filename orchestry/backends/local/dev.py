@@ -64,7 +64,7 @@ class DevEvaluations:
         ]
         records = [episode_record(tree, n) for n, tree in enumerate(await together(plays))]
         tags: Counter[str] = sum((record.tags() for record in records), Counter())
-        leaves = sum(len(list(record.leaves())) for record in records)
+        leaves = sum(len(record.trajectories()) for record in records)
         return Evaluated(
             update=update,
             reward=fmean(record.mean_leaf_reward for record in records),
@@ -108,12 +108,12 @@ def empty_updates(samples: Sequence[int], reward: float, last: bool) -> list[str
     notes, idle = list[str](), len(list(takewhile(lambda n: not n, reversed(samples))))
     if idle and idle == samples.count(0) == 1:
         notes.append(
-            "nothing to learn from in this update: in every group all earned the same (mean reward "
+            "nothing to learn from in this update: in every group all earned the same (reward "
             f"{reward:.3f}): {_fix(reward)}"
         )
     elif idle and idle % IN_A_ROW == 0:
         notes.append(
-            f"warning: {idle} updates in a row had nothing to learn from (mean reward "
+            f"warning: {idle} updates in a row had nothing to learn from (reward "
             f"{reward:.3f}), and the weights have not moved since: stop here and {_fix(reward)}"
         )
     if last and not any(samples):

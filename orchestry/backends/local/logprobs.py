@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from orchestry.backends.local.beginnings import Beginning
     from orchestry.backends.local.model import Base
 
-RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Config keys of models that change the logits after the last linear layer."""
+_SOFTCAPS = ("final_logit_softcapping",)
+"""Config keys of models that bend the logits after the last linear layer."""
 _COPIED = 0.25
 """Memory that a pass keeps for a token's keys and values alone, as a share of what it keeps for a
 token that it computes, about: by `fits` 0.16 for the embedded model, and less where the
@@ -77,7 +77,8 @@ def completion_logprobs(
             use_cache=before > 0,
         ).last_hidden_state
     hidden_PH = hidden_BLH.flatten(0, 1)[rows.sources_P]
-    logprobs_P = token_logprobs(hidden_PH, head.weight, head.bias, rows.targets_P, temperature)
+    scaled = temperature * _divisor(model.config)
+    logprobs_P = token_logprobs(hidden_PH, head.weight, head.bias, rows.targets_P, scaled)
     lengths = [len(ids) for group in groups for ids in group.completions]
     return list(torch.split(logprobs_P, lengths))
 
@@ -291,14 +292,22 @@ def _logits(
 
 
 def _head(model: Any) -> Any:
-    """The model's last layer, tied to its embeddings or not; nothing may follow it."""
-    after = [name for name in RESCALED if getattr(model.config, name, None) not in (None, 1.0)]
+    """The model's last layer, tied to its embeddings or not; only a factor may follow it."""
+    after = [name for name in _SOFTCAPS if getattr(model.config, name, None) is not None]
     head = model.get_output_embeddings()
     if after or not isinstance(head, torch.nn.Linear):
         found = ", ".join(after) or f"an output layer of type {type(head).__name__}"
         raise ConfigError(
             f"local: {model.config.model_type} has {found}, and log-probabilities are computed "
-            "from a plain last linear layer: choose another model, or leave the output layer out "
-            "of learn.targets"
+            "from a plain last linear layer: choose another model, or play without learning "
+            "(learn.enabled=false)"
         )
     return head
+
+
+def _divisor(config: Any) -> float:
+    """What the model divides its logits by: Granite's divisor, Cohere's factor. The self-check at
+    load finds a family that means another thing by these names."""
+    given = (getattr(config, name, None) for name in ("logits_scaling", "logit_scale"))
+    by, times = (one if isinstance(one, (int, float)) and one else 1.0 for one in given)
+    return float(by / times)

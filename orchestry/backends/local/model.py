@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from filelock import FileLock
 
-from orchestry.backends.local.chat import ChatForm, dated
+from orchestry.backends.local.chat import ChatForm, rendered
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
@@ -79,7 +79,9 @@ class Base:
     @property
     def context(self) -> int:
         """Tokens that prompt and answer may have together."""
-        return int(self.model.config.max_position_embeddings)
+        from orchestry.backends.local.decode import longest_row
+
+        return longest_row(self.model.config)
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -107,14 +109,13 @@ class Base:
 
         known = self._knows_tools
         try:
-            ids: Any = self.tokenizer.apply_chat_template(
+            ids: Any = rendered(
+                self.tokenizer,
                 self.form.written(
                     [self._plain(one) for one in (messages if known else plain(messages, tools))]
                 ),
-                tools=[one.function for one in tools] if tools and known else None,
+                tools=self._cleaned([one.function for one in tools]) if tools and known else None,
                 add_generation_prompt=True,
-                return_dict=False,
-                enable_thinking=False,
             )
         except (TemplateError, TypeError) as error:  # the latter: a tool whose schema is none
             raise ConfigError(
@@ -131,15 +132,16 @@ class Base:
 
     def answer_ids(self, text: str, ended: bool) -> tuple[int, ...]:
         """Token ids of an answer that others wrote; `ended`: with the end token behind it."""
-        found: Any = self.tokenizer(self.form.plain(text), add_special_tokens=False)
+        found: Any = self.tokenizer(self._cleaned(text), add_special_tokens=False)
         return (*found["input_ids"], *([self.end_id] if ended else []))
 
     @property
     def end_id(self) -> int:
         """The token that ends an answer in the chat template; else the tokenizer's EOS."""
+        if self.form.end is not None:
+            return self.form.end
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
-        written = self.form.written(chat)
-        ids: Any = self.tokenizer.apply_chat_template(written, return_dict=False)
+        ids: Any = rendered(self.tokenizer, self.form.written(chat))
         ends = [i for i in ids if i in self.eos_ids]
         return int(ends[-1] if ends else cast(Any, self.tokenizer).eos_token_id)
 
@@ -152,13 +154,15 @@ class Base:
     def _plain(self, message: Message) -> dict[str, Any]:
         """A message as chat templates take it."""
         said = broken(message.content) if message.role == "tool" else message.content
-        content = self.form.plain(said)
-        found: dict[str, Any] = {"role": message.role, "content": content}
+        found: dict[str, Any] = {"role": message.role, "content": self._cleaned(said)}
         if message.calls:
             calls = [{"name": one.name, "arguments": one.given} for one in message.calls]
-            text = self.form.plain(json.dumps(calls, ensure_ascii=False))
-            found["tool_calls"] = [{"type": "function", "function": o} for o in json.loads(text)]
+            calls = self._cleaned(calls)
+            found["tool_calls"] = [{"type": "function", "function": one} for one in calls]
         return found
+
+    def _cleaned(self, value: Any) -> Any:
+        return self.form.cleaned(self.tokenizer, value)
 
 
 def load_base(
@@ -199,6 +203,11 @@ def load_base(
     model.eval()
     _never_drops(model)
     if not isinstance(getattr(model.config, "max_position_embeddings", None), int):
+        if "text_config" in model.config.sub_configs:
+            raise ConfigError(
+                f"{name} reads images or sound too ({model.config.model_type}), and only models of "
+                "text alone are supported: choose one of these"
+            )
         raise ConfigError(
             f"the config of {name} does not say how long its context is: set "
             "max_position_embeddings in its config.json"
@@ -216,17 +225,23 @@ def require_installed() -> None:
 
 
 def _never_drops(model: Any) -> None:
-    """Switches off the base's own dropout: it would make the learning policy differ from the
-    drawing one, with masks from an unknown seed."""
-    from torch import nn
+    """Switches off the base's own dropout, and the noise in the choice of its experts: they would
+    make the learning policy differ from the drawing one, with masks from an unknown seed."""
+    from torch.nn.modules.dropout import _DropoutNd
 
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, _DropoutNd):
             module.p = 0.0
+        if any("jitter" in name for name in vars(module)):
+            module.train = _stays  # its rate is used in evaluation too: 0 would be another model
         for place in (module, getattr(module, "config", module)):
             rates = {name: rate for name, rate in vars(place).items() if "drop" in name}
             for name in (name for name, rate in rates.items() if isinstance(rate, float)):
                 setattr(place, name, 0.0)
+
+
+def _stays(mode: bool = True) -> None:
+    """In place of a module's `train`: it stays in evaluation mode."""
 
 
 def loadable(
@@ -393,7 +408,6 @@ def _tokenizer(name: str, source: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token is fine
     tokenizer.padding_side = "left"
-    tokenizer.chat_template = dated(str(tokenizer.chat_template))
     # A prompt that is too long is our own error, in `render`.
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
@@ -403,15 +417,15 @@ def _model(name: str, source: str, options: dict[str, Any]) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     loader: Any = AutoModelForCausalLM
+    options |= {"use_safetensors": True, "output_loading_info": True}
+    model: PreTrainedModel
     with _loading(name):
-        model: PreTrainedModel
-        model, info = loader.from_pretrained(
-            source,
-            attn_implementation="sdpa",
-            use_safetensors=True,
-            output_loading_info=True,
-            **options,
-        )
+        try:
+            model, info = loader.from_pretrained(source, attn_implementation="sdpa", **options)
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise
+            model, info = loader.from_pretrained(source, attn_implementation="eager", **options)
     if missing := sorted(info["missing_keys"]):  # transformers would leave missing weights random
         raise ConfigError(
             f"the files of {name} lack {len(missing)} of its weights, {missing[0]} the first: "

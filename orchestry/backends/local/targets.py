@@ -35,7 +35,16 @@ def linear_layers(base: Base) -> set[str]:
         if isinstance(module, nn.Linear) and module is not head:
             beside = experts and "attn" not in name and "attention" not in name
             found.setdefault(name.rpartition(".")[2], set()).add(beside or name in mixed)
-    return {name for name, faults in found.items() if True not in faults}
+    # peft can't tell a layer that is named by its number from a block of layers.
+    return {name for name, faults in found.items() if True not in faults and not name.isdigit()}
+
+
+def all_linear_layers(base: Base) -> set[str]:
+    """The same names, also of layers that can't get one; not the output layer."""
+    model: Any = base.model
+    head = model.get_output_embeddings()
+    linear = (n for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head)
+    return {name.rpartition(".")[2] for name in linear}
 
 
 def _mixed(model: Any) -> frozenset[str]:

@@ -39,7 +39,7 @@ from orchestry.backends.local.memory import MicroBatches, checkpoint_layers, fit
 from orchestry.backends.local.model import load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
-from orchestry.backends.local.selfcheck import check_learnable
+from orchestry.backends.local.selfcheck import check_base
 from orchestry.backends.local.sizes import JOINED_ON_A_CPU, ON_A_CPU, ON_A_GPU, crewed
 from orchestry.backends.local.vllm import VllmSampler
 from orchestry.core.errors import (
@@ -373,7 +373,7 @@ class Crew:
         dtype = "float32" if settings.method == "full" else settings.dtype
         self.base = load_base(model, dtype, settings.quantize, settings.device)
         with fitting(f"a first pass of {model}"):
-            check_learnable(self.base)
+            check_base(self.base, settings, warn)
         self.roles = tuple(temperatures)
         on_gpu = self.base.device.type == "cuda"
         self.micro_tokens = settings.micro_tokens or (ON_A_GPU if on_gpu else ON_A_CPU)

@@ -16,7 +16,8 @@ function around(place, choose) {
     el('h3', {}, 'Evaluations and baselines'),
     table(heads, places.map((one) => measuredRow(one, place, ks, choose))),
     el('p', { class: 'fine' }, 'Means with 95 % intervals over problems. The run itself ' +
-      'played train problems; an evaluation those of its split. Lines are drawn on [0, 1].'),
+      'played train problems; an evaluation those of its split. Lines are drawn on [0, 1]. ' +
+      'Dollars count cached answers as they would cost.'),
   ];
 }
 
@@ -29,7 +30,7 @@ function measuredRow(one, place, ks, choose) {
   return [
     name, count(problems), between(found?.reward, sums.reward), found ? forest(found.reward) : '',
     between(found?.best, sums.best), ...ks.map((k) => between(found?.pass_at[k], NaN)),
-    count(sums.calls), found ? figure(found.tokens_per_s) : '', dollars(sums.usd),
+    count(sums.calls), found ? figure(found.tokens_per_s) : '', dollars(found?.usd ?? sums.usd),
   ];
 }
 

@@ -95,6 +95,7 @@ function figuresOf(run) {
   const { summary, rows } = run;
   return {
     reward: summary?.mean_reward ?? mean(rows.map((row) => row.reward)),
+    partial: summary?.partial ?? false,
     best: summary?.best_of_k ?? mean(rows.map((row) => row.best)),
     highest: summary?.best_reward ?? Math.max(...rows.map((row) => row.best)),
     calls: summary?.calls ?? rows.reduce((sum, row) => sum + row.calls, 0),

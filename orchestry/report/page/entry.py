@@ -111,7 +111,7 @@ def row(record: EpisodeRecord) -> dict[str, Any]:
         "best": record.best_of_k,
         "low": min(values, default=record.reward),
         "high": max(values, default=record.reward),
-        "leaves": len(list(record.leaves())),
+        "leaves": len(record.trajectories()),
         "calls": record.calls,
         "usd": record.usd,
         "parts": record.parts(),

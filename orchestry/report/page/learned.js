@@ -73,7 +73,7 @@ function evidence(found, name, run, open) {
         on: { click: () => open(number) } }, `episode ${number}`)])) : null);
 }
 
-const FIGURES = { reward: 'mean reward', loss: 'loss', advantage: 'advantage', rate: 'learning rate',
+const FIGURES = { reward: 'reward', loss: 'loss', advantage: 'advantage', rate: 'learning rate',
   samples: 'actions used', skipped: 'skipped (equal rewards)', tokens: 'tokens',
   entropy: 'entropy, nats per token', length: 'answer length, tokens', truncated: 'answers cut off',
   flat: 'problems without variance', kl: 'KL to the base, nats per token',

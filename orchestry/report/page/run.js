@@ -37,7 +37,8 @@ function notices(place) {
 function summary(run) {
   const found = figuresOf(run), text = run.summary;
   const cards = [
-    ['reward', fixed(found.reward), 'mean over all trajectories'],
+    ['reward', fixed(found.reward),
+      `${found.partial ? 'partial: ' : ''}mean over all trajectories`],
     ['best of k', fixed(found.best), isNumber(text?.best_episode)
       ? `highest ${fixed(found.highest)}, episode ${text.best_episode}` : ''],
     ['episodes', count(run.rows.length), text ? `of ${count(text.episodes_asked)}` : ''],

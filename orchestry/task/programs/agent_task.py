@@ -6,6 +6,7 @@ calls as moves of its agents, and the Score that the program returns.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -155,6 +156,8 @@ class AgentTask(BaseTask[Conversation]):
 
     command: ClassVar[tuple[str, ...]] = ()
     """A program to start for each rollout, in place of `play`: see programs/command.py."""
+    reward_max: ClassVar[float] = 1.0
+    """The highest reward that a command prints; each is divided by it."""
     max_turns: ClassVar[int] = 16
     """Most calls of models in one rollout; the next is refused."""
     timeout_s: ClassVar[float] = 600.0
@@ -181,6 +184,8 @@ class AgentTask(BaseTask[Conversation]):
         """Without prompts of our own making: the program has its own."""
         if type(self).play is AgentTask.play and not self.command:
             raise TaskError(f"task {self.name} has no program: write play, or set command")
+        if not 0 < self.reward_max < math.inf:
+            raise TaskError(f"task {self.name}: reward_max is {self.reward_max}: set it above 0")
         check_roles(self.name, roles := [spec.role for spec in self.agents])
         if odd := [one for one in (*self.models, *self.marks) if one not in roles]:
             raise TaskError(

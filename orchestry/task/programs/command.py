@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -14,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestry.core.errors import TaskError, reason
+from orchestry.core.errors import ConfigError, RewardFault, TaskError, reason
+from orchestry.core.files import text_of
 from orchestry.core.types import Problem, Score, utf8
 from orchestry.task.programs.agent_task import variable
 
@@ -48,13 +50,28 @@ def environ(problem: Problem, team: Team, folder: Path) -> dict[str, str]:
     return {**os.environ, **own, **urls}
 
 
+def check_command(command: Sequence[str]) -> None:
+    """Raises ConfigError for one that this machine can't start, or that names no Python file."""
+    program, *rest = command
+    if shutil.which(program) is None:
+        why = "it is not on PATH"
+        if os.sep in program:
+            rights = f"it is no program: `chmod +x {program}`, or put its interpreter before it"
+            why = rights if Path(program).is_file() else "there is no such file"
+        raise ConfigError(f"the command {program} can't be started ({why}): correct it")
+    file = next((word for word in rest if not word.startswith("-")), "")
+    runs_file = Path(program).name.startswith("python") and not {"-c", "-m"} & {*rest}
+    if runs_file and file.endswith(".py") and not Path(file).is_file():
+        raise ConfigError(f"the command's file {file} does not exist: correct its path")
+
+
 def run_command(task: AgentTask, problem: Problem, team: Team) -> Score:
     """Plays one rollout. Raises TaskError if the command can't be started, fails, or gives no
     reward."""
     with tempfile.TemporaryDirectory(prefix="orchestry-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         code = _run(task, team, folder, environ(problem, team, folder))
-        printed, warned = ((folder / one).read_text(errors="replace") for one in _OUTPUTS)
+        printed, warned = (_said(folder / one) for one in _OUTPUTS)
         if code:
             last = (warned.strip() or printed.strip())[-_SHOWN:]
             raise TaskError(
@@ -62,11 +79,13 @@ def run_command(task: AgentTask, problem: Problem, team: Team) -> Score:
                 f"{last}"
             )
         reward = folder / "reward.json"
-        if reward.exists():
-            told = reward.read_text(errors="replace")
-        else:
-            told = _reward_line(printed, _wanted(task))
+        told = _said(reward) if reward.exists() else _reward_line(printed, _wanted(task))
     return _score(task, problem, told)
+
+
+def _said(path: Path) -> str:
+    """What a program wrote; some put a mark (BOM) before it."""
+    return text_of(path.read_bytes(), errors="replace")
 
 
 def _run(task: AgentTask, team: Team, folder: Path, env: dict[str, str]) -> int:
@@ -111,46 +130,54 @@ def _score(task: AgentTask, problem: Problem, told: str) -> Score:
     `feedback` and `tags` if it has some. Raises TaskError."""
     wanted = _wanted(task)
     shape = ", ".join(f'"{name}": 0.5' for name in wanted)
-    wrong = TaskError(
+    wrong = RewardFault(
         f"task {task.name}: the program gave no reward on problem {problem.id}, only "
-        f"{told[:_SHOWN]!r}: print {{{shape}}} as a line of its own, with numbers from 0 to 1, or "
+        f"{told[:_SHOWN]!r}: print {{{shape}}} as a line of its own, with numbers from 0 to "
+        f"{task.reward_max:g} (reward_max in the task's file), or "
         "write it into the file that ORCHESTRY_REWARD names"
     )
     try:
-        found = json.loads(utf8(told))
-    except ValueError:
+        found = _json(told)
+    except (ValueError, RecursionError):
         raise wrong from None
-    if len(wanted) == 1 and _share(found):
+    if len(wanted) == 1 and _share(found, task.reward_max) is not None:
         found = {"reward": found}
     if not isinstance(found, Mapping):
         raise wrong
     feedback, tags = found.get("feedback", ""), found.get("tags", [])
-    parts = {name: value for name, value in found.items() if name not in ("feedback", "tags")}
-    fits = set(parts) == set(wanted) and all(map(_share, parts.values()))
+    rest = {name: value for name, value in found.items() if name not in ("feedback", "tags")}
+    parts = {name: _share(value, task.reward_max) for name, value in rest.items()}
+    fits = set(parts) == set(wanted) and None not in parts.values()
     labels = isinstance(tags, list) and all(isinstance(one, str) for one in tags)
     if not fits or not labels or not isinstance(feedback, str):
         raise wrong
     if wanted == ["reward"]:
         parts = {next(iter(task.part_weights)): parts["reward"]}
-    values: Any = {name: float(value) for name, value in parts.items()}
+    values: Any = parts
     return task.score(feedback=utf8(feedback), tags=[utf8(one) for one in tags], **values)
 
 
-def _share(value: Any) -> bool:
-    """Whether it is a number from 0 to 1."""
-    return type(value) in (int, float) and 0 <= value <= 1
+def _share(value: Any, most: float) -> float | None:
+    """Of the highest reward; None for what is no number from 0 to that."""
+    return value / most if type(value) in (int, float) and 0 <= value <= most else None
 
 
 def _reward_line(text: str, wanted: Sequence[str]) -> str:
     """The last line that is an object with any of the reward's names, so that a library may print
     something behind it; without such a line the last one, which may be a bare number."""
-    lines = text.strip().splitlines()
+    lines = text.strip().split("\n")  # others, such as U+2028, may stand in a text of the object
     for line in reversed(lines):
         with suppress(ValueError, RecursionError):
-            found = json.loads(utf8(line))
+            found = _json(line)
             if isinstance(found, Mapping) and not found.keys().isdisjoint(wanted):
                 return line
-    return lines[-1] if lines else ""
+    return lines[-1]
+
+
+def _json(text: str) -> Any:
+    """Also with control characters in its texts, as a program that builds it by hand leaves them.
+    Raises ValueError or RecursionError."""
+    return json.loads(utf8(text), strict=False)
 
 
 def _wanted(task: AgentTask) -> list[str]:

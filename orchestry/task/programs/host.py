@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, OrchestryError, TaskError, reason
+from orchestry.core.errors import ConfigError, OrchestryError, RewardFault, TaskError, reason
 from orchestry.core.types import (
     Completion,
     Message,
@@ -240,7 +240,7 @@ class Program:
             found = asyncio.run(_awaited(found))
         if isinstance(found, Score):
             return found
-        return TaskError(
+        return RewardFault(
             f"task {self.task.name}: play gave a {type(found).__name__} on problem "
             f"{self.problem.id}: return a Score, as self.score(...) makes one"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from orchestry.core.extras import packed, unpacked
 from orchestry.core.tools import ToolCall
 from orchestry.core.types import Completion, Message
 from orchestry.task.programs import wire
@@ -43,11 +44,14 @@ def _read(role: str, body: Body) -> Ask:
 
 def _messages(items: list[Body]) -> list[Message]:
     """An agent's calls, and a text beside them, are one message of it."""
-    runs = list[list[Message]]()
+    runs, added = list[list[Message]](), dict[str, Any]()
     for item in items:
         if item.get("type") == "reasoning":
+            added = unpacked(wire.unsealed(item.get("encrypted_content")))
             continue
         one = _message(item)
+        added = added if one.role == "assistant" else {}
+        one = _with(one, added)
         last = runs[-1][-1] if runs else None
         if last and last.role == one.role == "assistant" and (last.calls or one.calls):
             runs[-1].append(one)
@@ -58,7 +62,16 @@ def _messages(items: list[Body]) -> list[Message]:
 
 def _joined(run: list[Message]) -> Message:
     calls = tuple(call for one in run for call in one.calls)
-    return wire.message_of(run[0].role, "".join(one.content for one in run), calls, run[0].call)
+    first, text = run[0], "".join(one.content for one in run)
+    return wire.message_of(first.role, text, calls, first.call, first.extra)
+
+
+def _with(one: Message, added: Body) -> Message:
+    """An agent's message with what its server had added; see `_thought`."""
+    own = wire.as_dict(added.get("calls"))
+    calls = [call.model_copy(update={"extra": str(own.get(call.id, ""))}) for call in one.calls]
+    extra = str(added.get("message", ""))
+    return wire.message_of(one.role, one.content, tuple(calls), one.call, extra)
 
 
 def _message(item: Body) -> Message:
@@ -149,8 +162,8 @@ def _head(body: Body) -> _Event:
 
 
 def _output(answer: Completion) -> list[_Event]:
-    """A text, if there is one, then the calls."""
-    found = list[_Event]()
+    """What the server added, a text, if there is one, then the calls."""
+    found = _thought(answer)
     if answer.text or not answer.calls:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
         told = {"type": "message", "role": "assistant", "content": [part]}
@@ -160,6 +173,18 @@ def _output(answer: Completion) -> list[_Event]:
         own = {"id": f"fc_{call.id}", "type": "function_call", "status": "completed"}
         found.append({**own, **named})
     return found
+
+
+def _thought(answer: Completion) -> list[_Event]:
+    """What the server added to the answer and its calls, and wants back, as thoughts that a program
+    sends back unread. The thoughts that can be read are its summary."""
+    calls = {call.id: call.extra for call in answer.calls if call.extra}
+    if not (added := packed({"message": answer.extra, "calls": calls})):
+        return []
+    said = wire.thoughts_in(unpacked(answer.extra))
+    summary = [{"type": "summary_text", "text": said}] if said else []
+    own = {"id": wire.fresh("rs"), "type": "reasoning", "summary": summary}
+    return [{**own, "encrypted_content": wire.sealed(added)}]
 
 
 def _stream(answer: Completion, body: Body) -> Iterator[str]:
@@ -173,8 +198,7 @@ def _events(answer: Completion, body: Body) -> Iterator[_Event]:
     yield {"type": "response.created", "response": head}
     for place, item in enumerate(whole["output"]):
         at = {"output_index": place}
-        rest = _said if item["type"] == "message" else _called
-        yield from ({**one, **at} for one in rest(item))
+        yield from ({**one, **at} for one in _PIECES[item["type"]](item))
         yield {"type": "response.output_item.done", "item": item, **at}
     yield {"type": f"response.{whole['status']}", "response": whole}
 
@@ -199,4 +223,10 @@ def _called(item: _Event) -> Iterator[_Event]:
     yield {"type": f"{kind}.done", "arguments": item["arguments"], "name": item["name"], **at}
 
 
+def _added(item: _Event) -> Iterator[_Event]:
+    """Thoughts in one piece."""
+    yield {"type": "response.output_item.added", "item": item}
+
+
+_PIECES = {"message": _said, "function_call": _called, "reasoning": _added}
 RESPONSES = Kind("/responses", _read, _answer, _stream, wire.chat_error)

@@ -227,9 +227,9 @@ def _claude_messages(one: Body) -> list[Message]:
 
 def _extra_of(thinking: list[dict[str, Any]]) -> str:
     """What `_thinking` made blocks of."""
-    signed = (str(block.get("signature") or "") for block in thinking)
-    ours = next((one for one in signed if one.startswith(_OURS)), None)
-    return packed({THINKING: thinking}) if ours is None else ours.removeprefix(_OURS)
+    signed = (unsealed(block.get("signature")) for block in thinking)
+    ours = next((one for one in signed if one), "")
+    return ours or packed({THINKING: thinking})
 
 
 def _thinking(answer: Completion) -> list[dict[str, Any]]:
@@ -238,8 +238,7 @@ def _thinking(answer: Completion) -> list[dict[str, Any]]:
     extra = unpacked(answer.extra)
     if not extra or THINKING in extra:
         return list(extra.get(THINKING, []))
-    said = str(extra.get("reasoning_content") or extra.get("reasoning") or "")
-    return [{"type": "thinking", "thinking": said, "signature": f"{_OURS}{answer.extra}"}]
+    return [{"type": "thinking", "thinking": thoughts_in(extra), "signature": sealed(answer.extra)}]
 
 
 def _claude(answer: Completion, body: Body) -> dict[str, Any]:
@@ -306,6 +305,22 @@ def _claude_error(text: str) -> dict[str, Any]:
 
 
 # --- all ----------------------------------------------------------------------------------------
+
+
+def sealed(added: str) -> str:
+    """What a server added, as a field that a program sends back unread."""
+    return f"{_OURS}{added}"
+
+
+def unsealed(text: object) -> str:
+    """What `sealed` was given; '' for what is not ours."""
+    found = str(text or "")
+    return found.removeprefix(_OURS) if found.startswith(_OURS) else ""
+
+
+def thoughts_in(extra: Body) -> str:
+    """The thoughts in what a server of chat completions added."""
+    return str(extra.get("reasoning_content") or extra.get("reasoning") or "")
 
 
 def text_of(content: Any) -> str:

@@ -38,6 +38,8 @@ SAYING: Span = (0.0, 0.15)
 SKELETON = 4
 """Length of the runs of closed-class words and gaps that identify a form letter."""
 GAP = "*"
+MOULD = 7
+"""Length of the runs that show a sentence of the source with other words in its slots."""
 NOMINAL = frozenset({"det", "poss", "of", "prep"})
 """Classes after which a noun begins."""
 VERBAL = frozenset({"subj", "modal", "to", "have", "do", "not", "obj"})
@@ -223,6 +225,29 @@ def refrain(texts: Sequence[str]) -> float:
     return 1.0 - len(set(runs)) / len(runs) if runs else 0.0
 
 
+def moulded(text: str, source: str) -> float:
+    """The share of a text that has the shape of the source's sentences: runs of closed classes and
+    gaps that occur there too, whatever words fill the gaps. Adverbs are skipped, so that they can't
+    hide it. A copy with some of its words exchanged has the shape of all its source."""
+    known = {run for shape in _shapes(source) for run in grams(shape, MOULD)}
+    shapes = _shapes(text)
+    covered = {
+        (number, i + step)
+        for number, shape in enumerate(shapes)
+        for i, run in enumerate(grams(shape, MOULD))
+        if run in known
+        for step in range(MOULD)
+    }
+    return len(covered) / max(1, sum(map(len, shapes)))
+
+
+@lru_cache(maxsize=64)
+def _shapes(text: str) -> tuple[tuple[str, ...], ...]:
+    """Per sentence: the class of each closed-class word but adverbs, and a gap for any other."""
+    told = ([CLASS_OF.get(word, GAP) for word in said.tokens] for said in _read(text))
+    return tuple(tuple(kind for kind in kinds if kind != "not") for kinds in told)
+
+
 def echoing(text: str, source: str) -> float:
     """How far the text repeats the source: its content words stand as there, and it adds none."""
     return tracing(text, source) - 1.5 * novel(text, source) - 0.5 * idling(text, source)
@@ -294,6 +319,7 @@ class Sense:
     again: Span
     strayed: Span
     kept: Span = (-1.0, 0.0)
+    moulded: Span = (2.0, 1.0)
 
     def worth(self, source: str, *texts: str) -> float:
         """How far the texts say something about the source."""
@@ -305,6 +331,7 @@ class Sense:
             * ramp(deeds(text, source), self.done)
             * ramp(kept(text, source), self.kept)
             * ramp(refrain(texts), self.again)
+            * ramp(moulded(text, source), self.moulded)
         )
 
     def most(self, source: str, *texts: str) -> float:

@@ -18,6 +18,9 @@ from orchestry.core.errors import ConfigError, LearnError, PromptTooLong
 from orchestry.core.machine import cores
 from orchestry.engine.estimate import estimate
 from orchestry.engine.run import prepare, resume
+from orchestry.report.lessons import lessons
+from orchestry.report.runs import read_experiments
+from orchestry.report.tables import fault_counts
 from orchestry.store.journal import Answered, Learned
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import (
@@ -181,6 +184,21 @@ def test_a_dry_run_counts_replays_where_they_ask_again(model: str, tmp_path: Pat
     really = sum(row.calls for row in run.summary.usage if row.purpose == "credit")
     assert replayed == pytest.approx(really)
     assert really > 0
+
+
+def test_a_report_counts_the_actions_that_taught_nothing(model: str, tmp_path: Path) -> None:
+    """In a chain each later state was sampled once, but is compared with the other chains' own."""
+    tasks = write_task(tmp_path / "tasks", IN_TURN)
+    run = orchestry.train(config(model, tasks, f"episodes={EVERY}"), tmp_path / "run")
+    (update,) = learned(run)
+    used, left = update.state["samples"], update.state["skipped"]
+    assert (used + left, used > left) == (EVERY * GROUP * len(ROLES), True)
+    (experiment,) = read_experiments([run.folder])
+    (said,) = (one for one in lessons(experiment) if "taught nothing" in one)
+    assert said.endswith(f"({left} of {used + left}).")
+    found = fault_counts(run)
+    assert found["actions that an update left out, for want of variance"] in said
+    assert f" of {EVERY})" in found["groups of several samples whose advantages are all zero"]
 
 
 def test_a_run_stops_at_its_budget_in_order_and_goes_on(

@@ -247,7 +247,7 @@ def test_a_run_without_a_lesson_says_so_first_often_and_last(model: str, tmp_pat
     said = "\n".join(heard.notes)
     assert [state.state["samples"] for state in learned(run)] == [0, 0, 0]
     assert said.count("nothing to learn from in this update: in every group") == 1
-    assert "(mean reward 0.000): take easier problems" in said
+    assert "(reward 0.000): take easier problems" in said
     assert "warning: 3 updates in a row had nothing to learn from" in said
     assert "nothing was learned: none of the 3 updates" in heard.notes[-1]
     assert (run.summary.updates, run.summary.taught) == (3, 0)

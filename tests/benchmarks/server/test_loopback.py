@@ -190,6 +190,7 @@ async def test_five_marks_are_refused() -> None:
         ("html", b"Bad gateway", 0),
         ("malformed_billed", b'[{"te', 1),
         ("empty_billed", b"", 1),
+        ("failure_in_200", b'"code": 429', 1),
     ],
 )
 async def test_a_200_may_be_no_answer(fault: str, body: bytes, billed: int) -> None:
@@ -248,6 +249,8 @@ async def test_a_poisoned_prompt_is_always_refused() -> None:
         ("overloaded", 529, 0),
         ("error", 500, 0),
         ("error_billed", 500, 1),
+        ("busy_billed", 503, 1),
+        ("limited_billed", 429, 1),
     ],
 )
 async def test_an_error_status_says_when_to_return_and_bills_as_it_should(
@@ -259,7 +262,9 @@ async def test_an_error_status_says_when_to_return_and_bills_as_it_should(
         with pytest.raises(APIStatusError) as caught:
             await client.messages.create(**PLAIN)
     assert caught.value.status_code == status
-    assert caught.value.response.headers.get("retry-after") == (None if status == 500 else "0.5")
+    assert caught.value.response.headers.get("retry-after") == (
+        "0.5" if status in (429, 529) else None
+    )
     assert loopback.bill.billed_requests == billed
     assert loopback.bill.faults == {fault: 1}
 
@@ -272,6 +277,30 @@ async def test_a_drop_is_a_lost_connection(fault: str, billed: int, call: str) -
             await (stream(client, PLAIN) if call == "stream" else client.messages.create(**PLAIN))
     assert loopback.bill.billed_requests == billed
     assert loopback.bill.in_flight == 0
+
+
+async def test_a_stream_may_end_without_its_count() -> None:
+    async with claude(uncounted=1.0) as (client, loopback):
+        for question in "abcdefgh":
+            messages = [{"role": "user", "content": question * 400}]
+            answer = await stream(client, PLAIN | {"messages": messages})
+            assert (answer.usage.input_tokens, answer.usage.output_tokens) == (100, 1)
+        whole = await client.messages.with_raw_response.create(**PLAIN)
+    assert json.loads(whole.text())["usage"] == {}
+    assert loopback.bill.output_tokens == 9 * 20
+
+
+async def test_thoughts_are_billed_beside_a_chats_answer() -> None:
+    from openai import AsyncOpenAI
+
+    async with (
+        serve(Options(thinking=1.0, overbilled=2.0)) as (url, loopback),
+        AsyncOpenAI(api_key="test", base_url=f"{url}/v1", max_retries=0) as client,
+    ):
+        usage = (await client.chat.completions.create(**PLAIN)).usage
+    assert usage.completion_tokens_details.reasoning_tokens == 40
+    assert usage.total_tokens == 100 + 2 * (20 + 40)
+    assert loopback.bill.output_tokens == 2 * (20 + 40)
 
 
 async def test_a_hang_is_billed_and_ends_with_its_client() -> None:
