@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,9 @@ def test_a_task_is_named_after_the_commands_file(cli: CommandLine, problems: Non
         ("a-b,c,A_b", "a-b and A_b would both have their address in ORCHESTRY_URL_A_B: rename one"),
         ("writer,v1", "v1 names the whole team"),
         ("writer,writer", "name each agent once"),
+        ("writer=a,writer=b", "name each agent once"),
+        ("=gpt-4o", "name each agent once"),
+        ("writer=,critic", "gives writer no model"),
     ],
 )
 def test_agents_that_a_program_could_not_reach(
@@ -44,6 +48,25 @@ def test_agents_that_a_program_could_not_reach(
 ) -> None:
     cli("attach", *MADE, "--agents", agents, "--", "python", "app.py").failed(2, found)
     assert not Path("tasks").exists()
+
+
+@pytest.mark.parametrize(
+    ("agents", "models", "shared"),
+    [
+        ("writer,critic", {}, False),
+        ("a = gpt-4o-mini, b=org/gpt=4", {"a": "gpt-4o-mini", "b": "org/gpt=4"}, False),
+        ("a=gpt-4o,b=gpt-4o,c", {"a": "gpt-4o", "b": "gpt-4o"}, True),
+    ],
+)
+def test_a_program_keeps_the_names_of_its_models(
+    agents: str, models: dict[str, str], shared: bool, cli: CommandLine, problems: None
+) -> None:
+    result = cli("attach", *MADE, "--agents", agents, "--", "python", "-c", "pass")
+    assert result.code == 0, result
+    assert ("a and b have one model" in result.out) == shared
+    task: Any = load_task("app", task_path=[Path("tasks")])
+    assert task.models == models
+    assert len(task.asked_agents()) == len(agents.split(","))
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"id": "tea"}'])

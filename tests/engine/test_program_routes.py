@@ -199,15 +199,17 @@ def test_a_model_without_a_price_is_told_to_the_program(
     assert all("no-such-model-of-anyone" in text and "--set prices" in text for text in why)
 
 
+INPUTS: list[Any] = [None, "", [], [[]], [1, "a"], 5]
+PROMPTS: list[Any] = [None, [], ["a", "b"], [1], {"a": 1}]
 WRONG: list[tuple[str, dict[str, Any]]] = [
-    *(("embeddings", {"model": "e", "input": one}) for one in (None, "", [], [[]], [1, "a"], 5)),
+    *(("embeddings", {"model": "e", "input": one}) for one in INPUTS),
     ("embeddings", {"input": "a"}),
     ("embeddings", {"model": ["e"], "input": "a"}),
     ("embeddings", {"model": "e", "input": "a", "service_tier": "priority"}),
     ("embeddings", {"model": "e", "input": "a", "dimensions": 10**30}),
     ("embeddings", {"model": "e", "input": "a", "encoding_format": {}}),
     ("embeddings", {"model": "e", "input": "a"}),
-    *(("completions", {"prompt": one}) for one in (None, [], ["a", "b"], [1], {"a": 1})),
+    *(("completions", {"prompt": one}) for one in PROMPTS),
     ("completions", {"prompt": "a", "n": 2}),
     ("completions", {"prompt": "a", "best_of": 3}),
     ("completions", {"prompt": "a", "echo": True}),

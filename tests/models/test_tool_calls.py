@@ -113,7 +113,7 @@ async def test_a_call_that_must_be_made_is_asked_for_in_each_vendors_form(
         ("openai", OPENAI_ANSWER, openai),
         ("anthropic", ANTHROPIC_ANSWER, claude),
     ):
-        async with serving(reply(raw)) as server, at(name, server.url) as provider:  # type: ignore[arg-type]
+        async with serving(reply(raw)) as server, at(name, server.url) as provider:
             await provider.complete(asked)
         assert server.bodies[0]["tool_choice"] == choice
         assert len(server.bodies[0]["tools"]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ CHAT, MESSAGES, RESPONSES = (
     next(kind for kind in KINDS if kind.path == path)
     for path in ("/chat/completions", "/messages", "/responses")
 )
-FORMS = {
+FORMS: dict[wire.Kind, Callable[[str], dict[str, Any]]] = {
     CHAT: lambda name: {"type": "function", "function": {"name": name}},
     MESSAGES: lambda name: {"name": name, "input_schema": {"type": "object"}},
     RESPONSES: lambda name: {"type": "function", "name": name},
