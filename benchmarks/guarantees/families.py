@@ -263,7 +263,8 @@ def _plain(folder: Path, groups: Sequence[Any]) -> Iterator[Any]:
 
 def check_seconds() -> tuple[float, float]:
     """Of the check at load, for a model of LIKE's sizes with random weights: of the clock, and of
-    CPU. What it computes does not depend on the weights."""
+    CPU, on one thread. What it computes does not depend on the weights."""
+    import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     from orchestry.backends.local.model import Base
@@ -282,6 +283,7 @@ def check_seconds() -> tuple[float, float]:
         num_key_value_heads=shape.kv_heads,
         tie_word_embeddings=shape.tied,
     )
+    torch.set_num_threads(1)
     base = Base(build.from_config(config).eval(), tiny_tokenizer(), LIKE)
     began = time.perf_counter(), time.process_time()
     check_base(base, LearnConfig(), lambda line: None)
@@ -316,8 +318,8 @@ def body(found: Sequence[Outcome], seconds: tuple[float, float]) -> str:
                 ["outcome", "why", "number", "families"],
                 [[kind, why, str(len(ones)), ", ".join(ones)] for (kind, why), ones in lines],
             ),
-            f"The check at load took {seconds[0]:.1f} s, {seconds[1]:.1f} s of CPU, on a model "
-            f"with the sizes of {LIKE} in float32.",
+            f"The check at load took {seconds[0]:.1f} s, {seconds[1]:.1f} s of CPU, on one thread "
+            f"for a model with the sizes of {LIKE} in float32.",
         ]
     )
 
