@@ -5,7 +5,9 @@ draws two prompts of unequal lengths in one batch, with an adapter each. Its log
 compared with those that learning computes, and with those of plain transformers and peft, which
 load the model and the saved adapters and compute each row alone.
 
-    python -m benchmarks.guarantees.families [FAMILY...] [--json] [--write]
+    python -m benchmarks.guarantees.families [FAMILY...] [--json] [--kept FILE] [--write]
+
+--kept: lines of --json, of families that are not tried again.
 """
 
 from __future__ import annotations
@@ -114,6 +116,13 @@ def tried(family: str) -> Outcome:
 
 
 def _send(family: str, answer: Connection) -> None:
+    import torch
+    from transformers.utils import logging
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     with tempfile.TemporaryDirectory() as folder:
@@ -122,13 +131,6 @@ def _send(family: str, answer: Connection) -> None:
 
 def outcome(family: str, folder: Path) -> Outcome:
     """The same in this process."""
-    import torch
-    from transformers.utils import logging
-
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
     if fault := build(family, folder / "base"):
         return Outcome(family, "not built", fault)
     try:
@@ -261,7 +263,8 @@ def _plain(folder: Path, groups: Sequence[Any]) -> Iterator[Any]:
 
 def check_seconds() -> tuple[float, float]:
     """Of the check at load, for a model of LIKE's sizes with random weights: of the clock, and of
-    CPU. What it computes does not depend on the weights."""
+    CPU, on one thread. What it computes does not depend on the weights."""
+    import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     from orchestry.backends.local.model import Base
@@ -280,6 +283,7 @@ def check_seconds() -> tuple[float, float]:
         num_key_value_heads=shape.kv_heads,
         tie_word_embeddings=shape.tied,
     )
+    torch.set_num_threads(1)
     base = Base(build.from_config(config).eval(), tiny_tokenizer(), LIKE)
     began = time.perf_counter(), time.process_time()
     check_base(base, LearnConfig(), lambda line: None)
@@ -314,8 +318,8 @@ def body(found: Sequence[Outcome], seconds: tuple[float, float]) -> str:
                 ["outcome", "why", "number", "families"],
                 [[kind, why, str(len(ones)), ", ".join(ones)] for (kind, why), ones in lines],
             ),
-            f"The check at load took {seconds[0]:.1f} s, {seconds[1]:.1f} s of CPU, on a model "
-            f"with the sizes of {LIKE} in float32.",
+            f"The check at load took {seconds[0]:.1f} s, {seconds[1]:.1f} s of CPU, on one thread "
+            f"for a model with the sizes of {LIKE} in float32.",
         ]
     )
 
@@ -334,13 +338,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--kept", type=Path)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     for module in ("peft", "transformers.models.llama.modeling_llama"):
         importlib.import_module(module)  # once, for all processes
+    lines = args.kept.read_text(encoding="utf-8").splitlines() if args.kept else []
+    kept = {one.family: one for one in (Outcome(**json.loads(line)) for line in lines)}
     found = list[Outcome]()
     for family in args.families or names():
-        found.append(tried(family))
+        found.append(kept.get(family) or tried(family))
         if args.json:
             print(json.dumps(asdict(found[-1])), flush=True)
     if args.json and not args.write:
