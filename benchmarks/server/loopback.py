@@ -61,8 +61,10 @@ PAGES = {
 }
 """Bodies of a 200 that is no answer."""
 UNBILLED = ("rate_limited", "overloaded", "error", "drop", "html", "bad_request", "not_found")
-BILLED = ("error_billed", "drop_billed", "hang_billed", "malformed_billed", "empty_billed")
-BILLED = (*BILLED, "busy_billed", "limited_billed", "failure_in_200")
+BILLED = (
+    *("error_billed", "drop_billed", "hang_billed", "malformed_billed", "empty_billed"),
+    *("busy_billed", "limited_billed", "failure_in_200"),
+)
 ANSWERED = ("uncounted", "thinking")
 """Whole answers whose usage is not in the form that the vendor documents."""
 FAULTS = (*UNBILLED, *BILLED, *ANSWERED)
