@@ -43,6 +43,18 @@ HINT = (
     "The command comes after `--`, as in: orchestry attach my_app --problems problems.jsonl "
     "--agents writer,editor -- python app.py"
 )
+Highest = Annotated[
+    float,
+    option("The program", "The highest reward that it prints; each is divided by it.", metavar="N"),
+]
+Replacing = Annotated[
+    bool,
+    flag(
+        OUTPUT,
+        "Even if it hides another task of that name. Replaces a task that attach wrote.",
+        "--force",
+    ),
+]
 app = App("Make a task of a program that has agents of its own.")
 
 
@@ -90,12 +102,7 @@ def _attach(
         ),
     ],
     columns: ColumnsOf = None,
-    reward_max: Annotated[
-        float,
-        option(
-            "The program", "The highest reward that it prints; each is divided by it.", metavar="N"
-        ),
-    ] = 1.0,
+    reward_max: Highest = 1.0,
     agents: Annotated[
         str,
         option(
@@ -103,14 +110,7 @@ def _attach(
         ),
     ] = "agent",
     parent: NewTaskIn = Path("tasks"),
-    force: Annotated[
-        bool,
-        flag(
-            OUTPUT,
-            "Even if it hides another task of that name. Replaces a task that attach wrote.",
-            "--force",
-        ),
-    ] = False,
+    force: Replacing = False,
 ) -> None:
     """Write a task that starts a program of yours once per rollout.
 
@@ -123,18 +123,15 @@ def _attach(
     roles = [role.strip() for role in agents.split(",") if role.strip()]
     if not roles or len(set(roles)) < len(roles):
         raise ConfigError(f"--agents is '{agents}': name each agent once, as in writer,critic")
-    if not 0 < reward_max < math.inf:
-        raise ConfigError(f"--reward-max is {reward_max}: give a number above 0")
     command = tuple(map(_absolute, words))
     _check(name, roles, command)
     bank, said = taken(problems, columns)
-    most = f"    reward_max = {reward_max}  # the highest that it prints; each is divided by it\n"
     values = {
         "name": name,
         "class_name": class_name(name),
         "agents": ", ".join(f"AgentSpec(role={role!r})" for role in roles),
         "command": repr(command),
-        "reward": "" if reward_max == 1 else most,
+        "reward": _highest(reward_max),
     }
     folder = _place(parent, name, force)
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,6 +140,14 @@ def _attach(
     if said:
         typer.echo(said)
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
+
+
+def _highest(reward: float) -> str:
+    """A line of the task's file, where it is not 1. Raises ConfigError."""
+    if not 0 < reward < math.inf:
+        raise ConfigError(f"--reward-max is {reward}: give a number above 0")
+    line = f"    reward_max = {reward}  # the highest that it prints; each is divided by it\n"
+    return "" if reward == 1 else line
 
 
 def _check(name: str, roles: Sequence[str], command: Sequence[str]) -> None:
