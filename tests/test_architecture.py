@@ -114,6 +114,20 @@ def test_files_and_functions_are_short(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno < 60, node.name
 
 
+def test_json_lines_end_at_line_feeds_alone() -> None:
+    """str.splitlines() also ends a line at U+2028 and its kind, which JSON may contain."""
+    files = [*CODE, *(ROOT / "benchmarks").rglob("*.py")]
+    guilty = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.For | ast.ListComp | ast.GeneratorExp | ast.DictComp)
+        and ".splitlines(" in (text := ast.unparse(node))
+        and ("json.loads(" in text or "validate_json(" in text)
+    ]
+    assert guilty == []
+
+
 def committed() -> list[Path]:
     """The files that git tracks; none where this is no checkout, as in a source distribution."""
     if not (ROOT / ".git").exists():

@@ -43,6 +43,18 @@ HINT = (
     "The command comes after `--`, as in: orchestry attach my_app --problems problems.jsonl "
     "--agents writer,editor -- python app.py"
 )
+Highest = Annotated[
+    float,
+    option("The program", "The highest reward that it prints; each is divided by it.", metavar="N"),
+]
+Replacing = Annotated[
+    bool,
+    flag(
+        OUTPUT,
+        "Even if it hides another task of that name. Replaces a task that attach wrote.",
+        "--force",
+    ),
+]
 app = App("Make a task of a program that has agents of its own.")
 
 
@@ -76,10 +88,6 @@ _Agents = Annotated[
         metavar="A,B",
     ),
 ]
-_Highest = Annotated[
-    float,
-    option("The program", "The highest reward that it prints; each is divided by it.", metavar="N"),
-]
 
 
 @app.command("attach", cls=_Attach)
@@ -105,17 +113,10 @@ def _attach(
         ),
     ],
     columns: ColumnsOf = None,
-    reward_max: _Highest = 1.0,
+    reward_max: Highest = 1.0,
     agents: _Agents = "agent",
     parent: NewTaskIn = Path("tasks"),
-    force: Annotated[
-        bool,
-        flag(
-            OUTPUT,
-            "Even if it hides another task of that name. Replaces a task that attach wrote.",
-            "--force",
-        ),
-    ] = False,
+    force: Replacing = False,
 ) -> None:
     """Write a task that starts a program of yours once per rollout.
 
@@ -126,14 +127,12 @@ def _attach(
     from orchestry.cli.tasks import tell_next
 
     roles, models = _team(agents)
-    if not 0 < reward_max < math.inf:
-        raise ConfigError(f"--reward-max is {reward_max}: give a number above 0")
     command = tuple(map(_absolute, words))
     _check(name, roles, command)
     bank, said = taken(problems, columns)
+    text = _task(name, roles, models, command, reward_max)
     folder = _place(parent, name, force)
     folder.mkdir(parents=True, exist_ok=True)
-    text = _task(name, roles, models, command, reward_max)
     write_atomic(folder / "task.py", text.encode())
     write_atomic(folder / "problems.jsonl", written(bank))
     for line in filter(None, (said, _shared(roles, models))):
@@ -151,14 +150,13 @@ def _task(
     """The text of task.py."""
     from orchestry.cli.tasks import class_name
 
-    most = f"    reward_max = {reward_max}  # the highest that it prints; each is divided by it\n"
     values = {
         "name": name,
         "class_name": class_name(name),
         "agents": ", ".join(f"AgentSpec(role={role!r})" for role in roles),
         "models": f"    models = {models!r}  # what the program calls them\n" if models else "",
         "command": repr(command),
-        "reward": "" if reward_max == 1 else most,
+        "reward": _highest(reward_max),
     }
     return TASK.substitute(values)
 
@@ -187,6 +185,14 @@ def _team(agents: str) -> tuple[list[str], dict[str, str]]:
             f"--agents gives {empty[0]} no model: write ROLE=MODEL, or the role alone"
         )
     return roles, {role: model for role, _, model in pairs if model}
+
+
+def _highest(reward: float) -> str:
+    """A line of the task's file, where it is not 1. Raises ConfigError."""
+    if not 0 < reward < math.inf:
+        raise ConfigError(f"--reward-max is {reward}: give a number above 0")
+    line = f"    reward_max = {reward}  # the highest that it prints; each is divided by it\n"
+    return "" if reward == 1 else line
 
 
 def _check(name: str, roles: Sequence[str], command: Sequence[str]) -> None:

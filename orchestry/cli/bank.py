@@ -42,7 +42,8 @@ def taken(path: Path, columns: str | None) -> tuple[list[Problem], str]:
     try:
         found = [*(every_problem(path) if columns is None else _rows(path, _named(columns)))]
     except TaskError as error:  # what the user gave, not a task that failed
-        hint = "" if columns else "; or name its columns, as in --columns prompt=question"
+        fits = columns is not None or "is not a problem" not in str(error)
+        hint = "" if fits else "; or name its columns, as in --columns prompt=question"
         raise ConfigError(f"{error}{hint}") from None
     found, said = _divided(path, found)
     if not any(one.split == "train" for one in found):

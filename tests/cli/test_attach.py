@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +217,13 @@ def test_half_a_surrogate_pair_costs_its_problem(cli: CommandLine, problems: Non
     with pytest.warns(LeftOut, match=r"problems\.jsonl, line 2 is left out"):
         assert cli("attach", *MADE, "--", "python", "app.py").code == 0
     assert sorted(one.id for one in loaded()) == ["p0", "p2", "p3"]
+
+
+def test_what_is_left_out_is_said_in_a_line(cli: CommandLine, problems: None) -> None:
+    given(*({"id": f"p{n}", "prompt": "\ud83d" if n == 1 else "x"} for n in range(4)))
+    command = [sys.executable, "-m", "orchestry", "attach", *MADE, "--", "python", "app.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == (
+        "· problems.jsonl, line 2 is left out, since it holds half a surrogate pair, \\ud83d: "
+        "correct that character\n"
+    )

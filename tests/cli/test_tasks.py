@@ -112,6 +112,45 @@ def test_check_says_what_it_could_not_try(capsys: pytest.CaptureFixture[str]) ->
     assert [one["ok"] for one in found].count(None) == 16
 
 
+ROWS = [
+    {"question": f"Half of {2 * n}?", "answer": f"That is easy.\n#### {n}"} for n in range(1, 6)
+]
+
+
+@pytest.mark.parametrize("given", [(), ("--columns", "prompt=question,gold=answer")])
+def test_a_new_task_of_a_file_keeps_every_rule(
+    given: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    assert orchestry("tasks", "new", "sums", "--from", "data.jsonl", *given) == 0
+    gold = "gold" if given else "answer"
+    said = capsys.readouterr().out
+    assert "of its 5 problems are 3 train, 1 dev, 1 test." in said
+    assert f"the right answer is in '{gold}'" in said
+    assert orchestry("tasks", "check", "sums") == 0
+    assert "Task sums keeps every rule." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "given", "found"),
+    [
+        ({"q": "?", "answer": "x"}, (), "has no column 'prompt', only q, answer"),
+        ({"text": "?", "a": 1, "b": 2}, (), "right answer, only a, b: name it, as in --columns"),
+        ({"text": "?"}, (), "right answer, only prompts: name it"),
+        ({"text": "?"}, ("--columns", "prompt=text,gold=b"), "has no column 'b', only text"),
+    ],
+)
+def test_a_file_whose_columns_are_unknown(
+    row: object, given: tuple[str, ...], found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("data.jsonl").write_text(json.dumps(row))
+    assert orchestry("tasks", "new", "sums", "--from", "data.jsonl", *given) == 2
+    assert found in capsys.readouterr().err
+    assert orchestry("tasks", "new", "sums", "--columns", "prompt=text") == 2
+    assert "name it with --from FILE" in capsys.readouterr().err
+    assert not Path("tasks/sums").exists()
+
+
 def test_check_fails_on_a_broken_rule(capsys: pytest.CaptureFixture[str]) -> None:
     orchestry("tasks", "new", "my_task")
     source = Path("tasks/my_task/task.py")

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import orchestry
 from orchestry.cli import main
 from orchestry.core.config import RunConfig, resolve
-from orchestry.core.errors import TaskError
+from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.types import SPLITS
+from orchestry.task.programs.command import _reward_line as reward_line
 from orchestry.task.registry import load_task
 from tests.engine.test_programs import tags, turns
 
@@ -120,6 +123,9 @@ def test_a_check_starts_the_program(
         "print(json.dumps(reward), flush=True); print('a warning', file=sys.stderr)",
         "assert json.load(open(os.environ['ORCHESTRY_PROBLEM_FILE'])) == problem; "
         "print(json.dumps({**reward, 'feedback': '\\ud800'}))",
+        "sys.stdout.reconfigure(encoding='utf-8'); "
+        "print(json.dumps({**reward, 'feedback': '\\u2028'}, ensure_ascii=False))",
+        "open(os.environ['ORCHESTRY_REWARD'], 'w', encoding='utf-8-sig').write(json.dumps(reward))",
     ],
 )
 def test_a_command_is_a_rollout(end: str, tmp_path: Path) -> None:
@@ -127,6 +133,34 @@ def test_a_command_is_a_rollout(end: str, tmp_path: Path) -> None:
     assert Counter(turn.agent for turn in turns(run)) == {"writer": 4, "critic": 4}
     assert tags(run) == {"said": 4}
     assert all(0 < one.reward < 1 for one in run.episodes)
+
+
+def test_a_reward_has_its_own_highest(tmp_path: Path) -> None:
+    def played(reward: float, most: str) -> orchestry.Run:
+        place = tmp_path / f"{reward}-{most}"
+        place.mkdir()
+        end = f"print(json.dumps({{'reward': {reward}}}))"
+        how = attached(place, end, max_turns=f"9; reward_max = {most}")
+        return orchestry.train(how, place / "run")
+
+    assert {one.reward for one in played(7.5, "10").episodes} == {0.75}
+    with pytest.raises(TaskError, match="with numbers from 0 to 10 "):
+        played(10.5, "10")
+    with pytest.raises(TaskError, match="reward_max is 0: set it above 0"):
+        played(1, "0")
+
+
+@given(
+    st.text(st.sampled_from('a "\\\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\ufeff\ud800\r\n{}')),
+    st.booleans(),
+)
+def test_any_feedback_stands_in_one_line(text: str, by_hand: bool) -> None:
+    """Of a program that builds the line by hand, also with control characters as they are."""
+    line = json.dumps({"reward": 0.5, "feedback": text}, ensure_ascii=False)
+    if by_hand:
+        line = re.sub(r"\\u00(0b|1[c-e])", lambda found: chr(int(found[1], 16)), line)
+    told = reward_line(f'{{"reward": 0.1}}\n{line}\na tracer\'s words \u2028\n', ["reward"])
+    assert told == line
 
 
 @pytest.mark.parametrize(
@@ -184,8 +218,9 @@ def test_a_command_that_is_not_there_says_so(tmp_path: Path) -> None:
     told = attached(tmp_path, "")
     file = tmp_path / "tasks" / "app" / "task.py"
     file.write_text(re.sub(r"command = .*", 'command = ("no-such-program",)', file.read_text()))
-    with pytest.raises(TaskError, match="no-such-program can't be started"):
+    with pytest.raises(ConfigError, match="no-such-program can't be started"):
         orchestry.train(told, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ CODE = "def f(x):\n    return x"
         (f"Sure!\n\n```py\n{CODE}\n```\nThis returns x.", CODE),
         (f"```\n{CODE}\n```", CODE),
         (f"~~~python\n{CODE}\n~~~", CODE),
+        ("```\r\nx = 'a\u2028\x85\x0cb'\r\ny = 1\r\n```", "x = 'a\u2028\x85\x0cb'\ny = 1"),
         (f"````python\n{CODE}\n````", CODE),
         (f"```python\n{CODE}", CODE),
         ("1. Do:\n   ```python\n   def f(x):\n       return x\n   ```", CODE),

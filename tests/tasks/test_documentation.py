@@ -69,6 +69,12 @@ def test_a_module_offers_something_and_has_no_docstrings(name: str) -> None:
     compile(source, name, "exec")
 
 
+def test_docstrings_go_where_python_counts_lines() -> None:
+    bare = "SEPARATOR = '\u2028\x85'\n\x0c\ndef f(x):\n    return x\n"
+    told = bare.replace("(x):\n", '(x):\n    """Says x."""\n')
+    assert MODULE.stripped(told) == MODULE.stripped(bare) == bare
+
+
 @pytest.mark.parametrize("name", GOLDS)
 @pytest.mark.slow
 async def test_gold_is_worth_one(name: str, tools: Tools) -> None:

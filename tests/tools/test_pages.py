@@ -141,7 +141,7 @@ def test_a_command_in_a_sentence_exists_with_its_options(page: str, text: str) -
 
 
 def test_a_path_in_a_sentence_exists() -> None:
-    own = ("slogan", "regex", "my_team")
+    own = ("slogan", "regex", "my_team", "sums")
     written = {f"tasks/{name}/task.py" for name in own}  # by the reader, in an example
     for page in PAGES:
         paths = set(re.findall(r"`([\w.]+/[\w./]+\.py)`", page.read_text(encoding="utf-8")))
@@ -204,6 +204,18 @@ def test_the_example_of_pytest_files_is_checked_and_played(
 
 
 @pytest.mark.slow
+def test_the_example_of_a_file_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    examples = examples_of("write-a-task.md")
+    Path("data.jsonl").write_text(examples["data.jsonl"], encoding="utf-8")
+    for line in examples["from-commands"].splitlines():
+        with pytest.raises(SystemExit) as exited:
+            main(line.split()[1:])
+        assert exited.value.code == 0, capsys.readouterr()
+
+
 def test_the_example_of_a_game_is_checked_and_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
