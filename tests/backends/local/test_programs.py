@@ -166,7 +166,7 @@ def test_an_answer_that_must_be_a_call_begins_as_one(model: str, must_call: str)
     ((answer,),) = trainer.draw([asked], 1)
     (call,) = answer.calls
     assert answer.tokens is not None
-    shown = trainer.crews[0].base.tokenizer.decode(answer.tokens.prompt_ids)
+    shown = str(trainer.crews[0].base.tokenizer.decode([*answer.tokens.prompt_ids]))
     assert shown.endswith('{"name": "add", "arguments": ' if must_call == "add" else '{"name": "')
     assert ('"name": "mul"' in shown) == (must_call == ANY)
     assert call.id == "call_0"
