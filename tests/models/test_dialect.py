@@ -108,6 +108,30 @@ async def test_a_server_without_a_system_role_is_asked_without_it(words: str, st
     assert "(provider.system=user)" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("The system is not available", 503),
+        ("System is currently unavailable", 500),
+        ("upstream system error, can't continue", 502),
+        ("the system role service is not available", 529),
+    ],
+)
+async def test_a_fault_that_may_be_billed_is_asked_again_only_by_another_reservation(
+    words: str, status: int
+) -> None:
+    """Each attempt is paid for by its own."""
+
+    def answer(number: int) -> bytes:
+        return reply(OPENAI_ANSWER) if number else reply({"error": {"message": words}}, status)
+
+    async with serving(answer) as server, opened(server.url) as provider:
+        with pytest.raises(ProviderError, match=str(status)) as info:
+            await provider.complete(request())
+    assert info.value.billed
+    assert len(server.bodies) == 1
+
+
 async def test_what_does_not_help_is_not_kept() -> None:
     def answer(number: int) -> bytes:
         return reply({"error": "the seed is not supported, nor anything else"}, 400)
