@@ -214,6 +214,16 @@ def test_no_field_raises_what_is_reserved(extra: dict[str, Any]) -> None:
     assert provider.input_bound(request()) - plain.input_bound(request()) >= added
 
 
+@pytest.mark.parametrize("name", ["search_parameters", "enable_search", "web_search_options"])
+def test_a_search_which_vendors_bill_apart_is_refused(name: str) -> None:
+    def config(value: object) -> ProviderConfig:
+        return ProviderConfig.model_validate({"extra_body": {name: value}})
+
+    with pytest.raises(ValueError, match=f"leave {name} out"):
+        config({"mode": "on"} if name != "enable_search" else True)
+    assert config(None).extra_body == {name: None}
+
+
 def test_answers_to_other_fields_are_other_answers() -> None:
     url = "http://127.0.0.1:1/v1"
     several: list[Provider] = [
