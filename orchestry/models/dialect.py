@@ -125,8 +125,9 @@ def without_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def _plain(message: Mapping[str, Any]) -> bool:
-    """Whether it is nothing but a text."""
-    return {*message} == {"role", "content"} and isinstance(message["content"], str)
+    """Whether it is nothing but a text; a tool's results stay apart."""
+    said = {*message} == {"role", "content"} and message["role"] != "tool"
+    return said and isinstance(message["content"], str)
 
 
 def _merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from itertools import product
 from typing import Any
 
 from orchestry.core.errors import ConfigError, reason
+from orchestry.models.dialect import without_system
 
 DAY = datetime(2024, 7, 26)
 """Today's date for templates that write it, in all runs: prompts depend on nothing but their texts,
@@ -34,6 +35,7 @@ _CHAT = [
     {"role": role, "content": mark}
     for role, mark in zip(("system", "user", "assistant", "user"), _MARKS, strict=True)
 ]
+_LATE = [*_CHAT[:3], {"role": "system", "content": "Wexlow"}, _CHAT[3]]
 _IN_ANSWERS = ("tool_call>", "tool_response>", "think>")
 """The ends of marks that an answer rightly holds."""
 _BRACKETED = re.compile("[<[({|\uff5c].*[])>}|\uff5c]", re.DOTALL)
@@ -51,6 +53,8 @@ class ChatForm:
     system."""
     in_parts: bool = False
     """Whether a text is a list of parts."""
+    late: bool = True
+    """Whether a system message after the first one is written; else it is the user's text."""
     end: int | None = None
     """The token with which the template ends an answer, if it is one of the tokenizer's own."""
     controls: tuple[str, ...] = ()
@@ -69,13 +73,12 @@ class ChatForm:
             except Exception as error:  # a template may raise anything
                 fault = fault or reason(error)
                 continue
-            places = [text.find(mark) for mark in _MARKS]
-            if -1 not in places and places == sorted(places):
-                found = replace(form, **_added(tokenizer, text))
+            if not (lost := _lost(_CHAT, text)):
+                late = form._writes_late(tokenizer)
+                found = replace(form, late=late, **_added(tokenizer, text))
                 found._check_forgery(tokenizer, name)
                 return found
-            lost = [one["role"] for one, at in zip(_CHAT, places, strict=True) if at < 0]
-            fault = fault or f"it {'leaves out ' + lost[0] if lost else 'changes the order'}"
+            fault = fault or f"it {lost}"
         raise ConfigError(
             f"the chat template of {name} does not write a chat of system, user and assistant "
             f"({fault}): choose a model that was tuned for chats, or put another "
@@ -85,8 +88,9 @@ class ChatForm:
     def written(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The messages as the template takes them."""
         chat = [dict(one) for one in messages]
-        if self.folded and chat and chat[0]["role"] == "system":
-            chat = _fold(chat)
+        if self.folded or not self.late:
+            kept = 0 if self.folded else 1
+            chat = [*chat[:kept], *without_system(chat[kept:])]
         if self.in_parts:
             for one in chat:
                 one["content"] = [{"type": "text", "text": one["content"]}]
@@ -118,6 +122,13 @@ class ChatForm:
         if isinstance(value, (list, tuple)):
             return [self.cleaned(tokenizer, one) for one in value]
         return value
+
+    def _writes_late(self, tokenizer: Any) -> bool:
+        try:
+            text = str(rendered(tokenizer, self.written(_LATE), tokenize=False))
+        except Exception:  # a template may raise anything
+            return False
+        return not _lost(_LATE, text)
 
     def _forged(self, tokenizer: Any, text: str) -> list[tuple[int, int]]:
         """Where a text's control tokens stand. A tokenizer in Python can't tell."""
@@ -154,13 +165,13 @@ def rendered(
     return tokenizer.apply_chat_template(chat, enable_thinking=False, **given)
 
 
-def _fold(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system's text in the first user's turn, or as a turn of its own before an assistant's."""
-    system, rest = chat[0], chat[1:]
-    if rest and rest[0]["role"] == "user":
-        text = f"{system['content']}\n\n{rest[0]['content']}"
-        return [{**rest[0], "content": text}, *rest[1:]]
-    return [{"role": "user", "content": system["content"]}, *rest]
+def _lost(chat: Sequence[Mapping[str, str]], text: str) -> str:
+    """What is wrong with a written chat; '' if each text comes out, in order."""
+    places = [text.find(one["content"]) for one in chat]
+    gone = [one["role"] for one, at in zip(chat, places, strict=True) if at < 0]
+    if gone:
+        return f"leaves out {gone[0]}"
+    return "" if places == sorted(places) else "changes the order"
 
 
 def _added(tokenizer: Any, text: str) -> dict[str, Any]:
