@@ -125,7 +125,7 @@ def without_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 
 def _plain(message: Mapping[str, Any]) -> bool:
-    """Whether it is nothing but a text of the user or the assistant; a tool's results stay apart."""
+    """Whether it is nothing but a text; a tool's results stay apart."""
     said = {*message} == {"role", "content"} and message["role"] != "tool"
     return said and isinstance(message["content"], str)
 

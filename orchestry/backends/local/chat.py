@@ -55,6 +55,8 @@ class ChatForm:
     """Whether a system message after the first one is written; else it is the user's text."""
     in_parts: bool = False
     """Whether a text is a list of parts."""
+    late: bool = True
+    """Whether a system message after the first one is written; else it is the user's text."""
     end: int | None = None
     """The token with which the template ends an answer, if it is one of the tokenizer's own."""
     controls: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 import tokenizers
 
+from orchestry.backends.local.chat import ChatForm
 from orchestry.backends.local.decode import Endings
 from orchestry.backends.local.model import Base, load_base
 from orchestry.core.errors import ConfigError
@@ -111,3 +112,42 @@ def test_an_end_that_the_tokenizer_does_not_call_special_is_no_part_of_the_answe
     end: Any = spelled.tokenizer.convert_tokens_to_ids("<|turn|>")
     ids = [*spelled.answer_ids("yes", ended=False), end]
     assert Endings(spelled.tokenizer, {end}).text(ids, ()) == "yes"
+
+
+TURNS = (
+    "{% for m in messages %}{% if m.role == 'user' %}U{{ m.content }}"
+    "{% elif m.role == 'assistant' %}A{{ m.content }}{% endif %}{% endfor %}"
+)
+LAST = (
+    "{% set ns = namespace(s='') %}{% for m in messages %}{% if m.role == 'system' %}"
+    "{% set ns.s = m.content %}{% endif %}{% endfor %}{{ ns.s }}"
+)
+FIRST = "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+STRICT = (
+    "{% for m in messages[1:] %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('alternate') }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("head", [LAST, FIRST, FIRST + STRICT, STRICT.replace("[1:]", "")])
+def test_a_later_system_message_that_a_template_loses_is_the_users(
+    tmp_path: Path, head: str
+) -> None:
+    tiny_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(head + TURNS)
+    base = load_base(str(tmp_path), device="cpu")
+    roles = ("system", "user", "assistant", "system", "user")
+    chat = [Message(role=role, content=f"{n}.") for n, role in enumerate(roles)]
+    said = base.tokenizer.decode(list(base.render(chat)))
+    assert said in ("0.U1.A2.U3.\n\n4.", "U0.\n\n1.A2.U3.\n\n4."), said
+
+
+def test_a_later_system_message_that_a_template_writes_stays_one(tmp_path: Path) -> None:
+    form = load_base(str(tiny_folder(tmp_path)), device="cpu").form
+    chat = [{"role": role, "content": role} for role in ("system", "user", "system", "user")]
+    assert form.written(chat) == chat
+
+
+def test_results_of_two_calls_stay_apart_where_a_template_knows_no_system() -> None:
+    chat = [{"role": role, "content": "a"} for role in ("user", "assistant", "tool", "tool")]
+    assert ChatForm(folded=True).written(chat) == chat
