@@ -21,8 +21,8 @@ CUT = " [cut]"
 _CUT_OUT = "\n[cut]\n"
 _FRAME = 64
 """Tokens of an answer in addition to its parts."""
-_THOUGHTS = re.compile(r".*</think>|<think>.*", re.DOTALL | re.IGNORECASE)
-"""Also thoughts whose beginning stood in the prompt, or whose end was cut off."""
+_OPENED = re.compile(r"<(?:think|thinking|thought)>", re.IGNORECASE)
+_CLOSED = re.compile(r"</(?:think|thinking|thought)>", re.IGNORECASE)
 _REPAIR = "That is no valid {noun}: {why}. Answer once more, with only the JSON object asked for."
 
 
@@ -109,10 +109,21 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
     try:
         whole = _DECODER.decode(text.strip())
     except (ValueError, RecursionError):
-        yield from _objects_in(_THOUGHTS.sub("", text))
+        yield from _objects_in(_after_thoughts(text))
     else:
         if isinstance(whole, dict):
             yield whole
+        elif isinstance(whole, str):  # the object's text, as a JSON string
+            yield from _objects(whole)
+        else:
+            yield from _objects_in(text)
+
+
+def _after_thoughts(text: str) -> str:
+    """What it says after its thoughts, also those whose beginning stood in the prompt; before them,
+    where their end was cut off."""
+    said = text[max((one.end() for one in _CLOSED.finditer(text)), default=0) :]
+    return _OPENED.split(said, maxsplit=1)[0]
 
 
 def _objects_in(text: str) -> Iterator[dict[str, Any]]:
@@ -122,7 +133,9 @@ def _objects_in(text: str) -> Iterator[dict[str, Any]]:
             found, end = _DECODER.raw_decode(text, at)
         except Malformed:
             raise
-        except (ValueError, RecursionError):
+        except RecursionError:  # no answer is so deep; each of its braces would be tried
+            return
+        except ValueError:
             end = at + 1
         else:
             yield found

@@ -170,7 +170,7 @@ class AnthropicProvider(SdkProvider):
 
     def _completion(self, request: Request, answer: Mapping[str, Any]) -> Completion:
         if error := error_in(answer):
-            raise failure_within(self._endpoint, error)
+            raise failure_within(self._endpoint, error, drawn=bool(answer.get("usage")))
         blocks = answer.get("content")
         if not isinstance(blocks, list):
             raise malformed(self._endpoint, f"a message without content: {answer}")
@@ -180,7 +180,7 @@ class AnthropicProvider(SdkProvider):
             _call(block).with_texts(answered) for block in blocks if _is(block, "tool_use")
         )
         thinking = [block for block in blocks if _thinks(block)]
-        bound, some = self.input_bound(request), bool(text or calls)
+        bound, some = self.input_bound(request), bool(text or calls or thinking)
         usage = billed(answer.get("usage"), bound, request.max_tokens, some=some)
         stop = str(answer.get("stop_reason") or "end")
         return Completion(

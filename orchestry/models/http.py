@@ -62,7 +62,12 @@ _WHAT = r"(?:prompt|input|context|messages?|conversation|request|sequence|tokens
 _SAYS_TOO_LONG = re.compile(
     rf"context[ _-]?(?:length|window|size|limit)|(?:maximum|max|allowed)[ _-]context"
     rf"|(?:maximum|max|maximal)[ _-](?:prompt|input|sequence|model)[ _-](?:length|len|tokens?)\b"
-    rf"|{_WHAT}(?: \w+){{0,3}} (?:is|are|was|were) (?:too|longer)(?: \w+)? (?:long|large|than)"
+    rf"|(?<!stop ){_WHAT}(?: \w+){{0,3}} (?:is|are|was|were) (?:too|longer)(?: \w+)? "
+    rf"(?:long|large|than)|(?:prompt|input|sequence|total)(?: \S+){{0,4}} (?:is|are) "
+    rf"(?:greater|larger|more) than|(?:input|prompt|sequence)[ _]length\b.{{0,60}} exceed"
+    rf"|(?:prompt|input|request) (?:has|of|contains) \d+ tokens|(?:input|prompt)[ _]length limit"
+    rf"|tokens in (?:the |your )?(?:request|prompt|input|messages)"
+    rf"|messages\[\d+\]\S{{0,9}}\.(?:content|text)\b.{{0,9}} too long"
     rf"|too many (?:input |prompt |total )?tokens?\b(?! per)|(?:input|prompt) (?:is )?too long"
     rf"|too large for (?:\S+ )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
     rf"|inputs?`? must have less than \d+ tokens|input length should be|messages? too long"
@@ -77,9 +82,10 @@ _SAYS_TOO_LONG = re.compile(
 )
 """How servers say that a prompt is longer than the model's context, each in words of its own."""
 _SAYS_OTHERWISE = re.compile(
-    r"max_(?:completion_|output_)?tokens`?'?\"? (?:is |are )?(?:too|must|should|exceeds)"
+    r"max_(?:completion_|output_)?tokens`?'?\"?:? (?:is |are )?(?:too|must|should|exceeds)"
     r"|per[ -](?:minute|day|hour)|\bTP[MD]\b|rate[ _-]?limit"
-    r"|(?:image|file|upload)s? (?:is|are|exceed)",
+    r"|(?:image|file|upload)s? (?:is|are|exceed)|number of messages|maximum count"
+    r"|does not exist",
     re.I,
 )
 """What has the same words, and is about another number: the answer's limit, a rate, a picture."""
@@ -361,11 +367,13 @@ def error_in(answer: Mapping[str, Any]) -> object:
     return answer if named or is_error or any(map(_STATUS.fullmatch, codes)) else None
 
 
-def failure_within(endpoint: Endpoint, error: object) -> ProviderError:
+def failure_within(endpoint: Endpoint, error: object, *, drawn: bool = False) -> ProviderError:
     """Our error for one that stands inside an answer of status 200; see `refusal`. A code that says
-    nothing is taken for a billed fault of the server."""
+    nothing is taken for a billed fault of the server, and so is all that was `drawn` before it."""
     body = json.dumps({"error": error}).encode()
-    return refusal(endpoint, _status_of(error), {}, body)
+    failure = refusal(endpoint, _status_of(error), {}, body)
+    failure.billed |= drawn
+    return failure
 
 
 def _status_of(error: object) -> int:

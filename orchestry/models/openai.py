@@ -169,7 +169,8 @@ class OpenAIProvider(SdkProvider):
             return bad_draw(self._endpoint, f"finish_reason {stop}")
         if not error and stop == "error":
             error = f"finish_reason error: {found}"
-        return failure_within(self._endpoint, error) if error else None
+        drawn = bool(choice or answer.get("usage"))
+        return failure_within(self._endpoint, error, drawn=drawn) if error else None
 
     def _message(self, message: Message) -> dict[str, Any]:
         """A message as this API takes it."""
@@ -211,7 +212,8 @@ class OpenAIProvider(SdkProvider):
         numbers = count(sum(len(one.calls) for one in request.messages))
         found = map(ToolCall.read, asked if isinstance(asked, list) else [], numbers)
         calls = [call.with_texts(self._endpoint.answered) for call in found]
-        bound, some = self.input_bound(request), bool(said or calls)
+        extra = _extra(message)
+        bound, some = self.input_bound(request), bool(said or calls or packed(extra))
         usage = billed(answer.get("usage"), bound, request.max_tokens, some=some)
         return Completion(
             text=text,
@@ -222,7 +224,7 @@ class OpenAIProvider(SdkProvider):
             cache_write_tokens=usage.written,
             stop="refusal" if refused and not content else _STOPS.get(stop, stop),
             calls=tuple(calls),
-            extra=self._endpoint.answered(packed(_extra(message))),
+            extra=self._endpoint.answered(packed(extra)),
             thoughts=thoughts,
         )
 

@@ -18,6 +18,7 @@ _DETAILS_OUT = ("completion_tokens_details", "output_tokens_details")
 _READ = ("cache_read_input_tokens", "prompt_cache_hit_tokens", "cached_tokens")
 _THOUGHTS = ("reasoning_tokens", "thinking_tokens", "thoughts_token_count", "thoughtsTokenCount")
 _WRITTEN = "cache_creation_input_tokens"
+_WRITES = (_WRITTEN, "cache_write_tokens", "cache_creation_tokens", "cache_write_input_tokens")
 
 
 class Billed(NamedTuple):
@@ -33,7 +34,7 @@ def billed(usage: object, input_bound: int, max_tokens: int, *, some: bool) -> B
     """The billed tokens of an answer with this `usage`, in any vendor's shape.
 
     `input_bound` and `max_tokens` are the worst case of a count that no field gives. `some`: the
-    answer has a text or a call, so that 0 tokens of output can't be right.
+    answer has a text, a call or thoughts, so that 0 tokens of output can't be right.
     """
     said = usage if isinstance(usage, Mapping) else {}
     given, drawn, total = _first(said, _INPUT), _first(said, _OUTPUT), _count(said, "total_tokens")
@@ -78,7 +79,8 @@ def _from_cache(said: Mapping[str, Any]) -> tuple[int, int]:
     read = max((_count(one, name) or 0 for one in places for name in _READ), default=0)
     kinds = said.get("cache_creation")
     each = [_count(kinds, name) or 0 for name in kinds] if isinstance(kinds, Mapping) else []
-    return read, max(_count(said, _WRITTEN) or 0, sum(each))
+    written = max((_count(one, name) or 0 for one in places for name in _WRITES), default=0)
+    return read, max(written, sum(each))
 
 
 def _parts(said: Mapping[str, Any], names: tuple[str, ...]) -> list[Mapping[str, Any]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from math import floor, log10
+from typing import TYPE_CHECKING
 
-from orchestry.store.records import Summary
+if TYPE_CHECKING:
+    from orchestry.store.records import Summary
 
 _LONGEST = 1200
 """Maximum characters of a quoted text."""

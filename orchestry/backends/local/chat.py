@@ -51,8 +51,6 @@ class ChatForm:
     folded: bool = False
     """Whether the system's text stands at the head of the first user's: the template knows no
     system."""
-    late: bool = True
-    """Whether a system message after the first one is written; else it is the user's text."""
     in_parts: bool = False
     """Whether a text is a list of parts."""
     late: bool = True
