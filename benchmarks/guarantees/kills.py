@@ -180,7 +180,7 @@ def artefacts(kind: Kind, folder: Path) -> dict[str, Any]:
 
 def _content(kind: Kind, path: Path, folder: Path) -> Any:
     if path.name == "journal.jsonl":
-        events = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        events = [_timeless(json.loads(line)) for line in path.read_text().split("\n") if line]
         seen = [json.dumps(e, sort_keys=True) for e in events if e["kind"] not in UNSEEN]
         return sorted({*seen} if kind.redraws else seen)
     if path.suffix == ".json":
@@ -189,7 +189,7 @@ def _content(kind: Kind, path: Path, folder: Path) -> Any:
         return {key: value for key, value in found.items() if key not in counts}
     if path.suffix == ".jsonl":
         text = path.read_text().replace(str(folder), "RUN")
-        return [_timeless(json.loads(line)) for line in text.splitlines()]
+        return [_timeless(json.loads(line)) for line in text.split("\n") if line]
     return path.read_bytes().replace(str(folder).encode(), b"RUN")
 
 

@@ -203,7 +203,8 @@ def _texts() -> list[Case]:
 
 _REFUSALS = [
     json.loads(line)
-    for line in (Path(__file__).parent / "shapes_overflows.jsonl").read_text("utf-8").splitlines()
+    for line in (Path(__file__).parent / "shapes_overflows.jsonl").read_text("utf-8").split("\n")
+    if line
 ]
 OVERFLOWS: list[Reply] = [(one["status"], one["body"]) for one in _REFUSALS if one["server"]]
 """A prompt that is too long, in each server's words."""

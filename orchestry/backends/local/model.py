@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from filelock import FileLock
 
 from orchestry.backends.local.chat import ChatForm, rendered
+from orchestry.backends.local.dropout import never_drops
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
@@ -201,7 +202,7 @@ def load_base(
     keep_gradients(model)  # also of a base that was saved in 4 bits
     model.requires_grad_(False)
     model.eval()
-    _never_drops(model)
+    never_drops(model)
     if not isinstance(getattr(model.config, "max_position_embeddings", None), int):
         if "text_config" in model.config.sub_configs:
             raise ConfigError(
@@ -222,26 +223,6 @@ def require_installed() -> None:
         raise ConfigError(
             f"the local regime needs {', '.join(missing)}, not installed here: {_FIX}"
         )
-
-
-def _never_drops(model: Any) -> None:
-    """Switches off the base's own dropout, and the noise in the choice of its experts: they would
-    make the learning policy differ from the drawing one, with masks from an unknown seed."""
-    from torch.nn.modules.dropout import _DropoutNd
-
-    for module in model.modules():
-        if isinstance(module, _DropoutNd):
-            module.p = 0.0
-        if any("jitter" in name for name in vars(module)):
-            module.train = _stays  # its rate is used in evaluation too: 0 would be another model
-        for place in (module, getattr(module, "config", module)):
-            rates = {name: rate for name, rate in vars(place).items() if "drop" in name}
-            for name in (name for name, rate in rates.items() if isinstance(rate, float)):
-                setattr(place, name, 0.0)
-
-
-def _stays(mode: bool = True) -> None:
-    """In place of a module's `train`: it stays in evaluation mode."""
 
 
 def loadable(
