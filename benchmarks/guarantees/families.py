@@ -326,8 +326,7 @@ def body(found: Sequence[Outcome], seconds: tuple[float, float]) -> str:
 
 def _why(one: Outcome) -> str:
     if one.kind == "right":
-        attention = all("mlp" not in n and n[0] not in "gud" for n in one.said.split(", "))
-        return f"adapters on {'attention' if attention else 'all linear layers'}"
+        return "as plain transformers and peft compute it"
     if one.kind == "refused":
         return next((why for part, why in REASONS.items() if part in one.said), one.said)
     return one.said.partition(":")[0] if one.kind == "not built" else one.said

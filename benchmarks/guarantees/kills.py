@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.stats import columns
-from orchestry.core.files import to_yaml
+from orchestry.core.files import json_lines, to_yaml
 
 COMMAND = "python -m benchmarks.guarantees.kills --write"
 CLI = (sys.executable, "-m", "orchestry")
@@ -180,7 +180,7 @@ def artefacts(kind: Kind, folder: Path) -> dict[str, Any]:
 
 def _content(kind: Kind, path: Path, folder: Path) -> Any:
     if path.name == "journal.jsonl":
-        events = [_timeless(json.loads(line)) for line in path.read_text().split("\n") if line]
+        events = [_timeless(json.loads(line)) for _, line in json_lines(path.read_bytes())]
         seen = [json.dumps(e, sort_keys=True) for e in events if e["kind"] not in UNSEEN]
         return sorted({*seen} if kind.redraws else seen)
     if path.suffix == ".json":
@@ -188,8 +188,8 @@ def _content(kind: Kind, path: Path, folder: Path) -> Any:
         counts = COUNTS if kind.redraws and path.name == "summary.json" else set[str]()
         return {key: value for key, value in found.items() if key not in counts}
     if path.suffix == ".jsonl":
-        text = path.read_text().replace(str(folder), "RUN")
-        return [_timeless(json.loads(line)) for line in text.split("\n") if line]
+        data = path.read_bytes().replace(str(folder).encode(), b"RUN")
+        return [_timeless(json.loads(line)) for _, line in json_lines(data)]
     return path.read_bytes().replace(str(folder).encode(), b"RUN")
 
 

@@ -203,7 +203,7 @@ def _texts() -> list[Case]:
 
 _REFUSALS = [
     json.loads(line)
-    for line in (Path(__file__).parent / "shapes_overflows.jsonl").read_text("utf-8").split("\n")
+    for line in (Path(__file__).parent / "shapes_overflows.jsonl").read_bytes().split(b"\n")
     if line
 ]
 OVERFLOWS: list[Reply] = [(one["status"], one["body"]) for one in _REFUSALS if one["server"]]

@@ -29,6 +29,7 @@ _PRICED = {
     *("plugins", "web_search_options", "service_tier", "speed", "inference_geo", "background"),
     *("cache_control", "modalities", "audio", "prediction", "extra_body"),
 }
+_SEARCHES = re.compile(r"\w*search\w*", re.IGNORECASE)
 """Fields that may raise a call's price; null leaves them out."""
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -39,7 +40,8 @@ def check_extra_body(extra: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in extra.items():
         if name in _SET_ELSEWHERE:
             raise ValueError(f"leave {name} out: {_SET_ELSEWHERE[name]} says it")
-        if name in _PRICED and value is not None:
+        priced = name in _PRICED and value is not None
+        if priced or (_SEARCHES.fullmatch(name) and value):
             raise ValueError(
                 f"leave {name} out: it may raise a call's price above what is reserved"
             )

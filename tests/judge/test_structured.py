@@ -164,6 +164,9 @@ _WRAPPED = st.sampled_from(
         "{one}\n\n{one}",
         "{{}} {one}",
         "{one}<think>or {other}",
+        "<thinking>Maybe {other}?</thinking>\n{one}",
+        "<thought>Maybe {other}?</thought>\n{one}",
+        "[{one}]",
     ]
 )
 
@@ -186,6 +189,10 @@ def test_the_one_object_is_read_whatever_surrounds_it(
 ) -> None:
     text = frame.format(one=written(kind(grade), why), other=written(grade + 1, why))
     assert parsed(text, graded) == grade
+
+
+def test_the_text_of_an_object_in_a_json_string_is_read() -> None:
+    assert parsed(json.dumps(written(7, "so")), graded) == 7
 
 
 @given(st.integers(0, 10), st.integers(0, 10), _WORDS)

@@ -108,6 +108,30 @@ async def test_a_server_without_a_system_role_is_asked_without_it(words: str, st
     assert "(provider.system=user)" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("The system is not available", 503),
+        ("System is currently unavailable", 500),
+        ("upstream system error, can't continue", 502),
+        ("the system role service is not available", 529),
+    ],
+)
+async def test_a_fault_that_may_be_billed_is_asked_again_only_by_another_reservation(
+    words: str, status: int
+) -> None:
+    """Each attempt is paid for by its own."""
+
+    def answer(number: int) -> bytes:
+        return reply(OPENAI_ANSWER) if number else reply({"error": {"message": words}}, status)
+
+    async with serving(answer) as server, opened(server.url) as provider:
+        with pytest.raises(ProviderError, match=str(status)) as info:
+            await provider.complete(request())
+    assert info.value.billed
+    assert len(server.bodies) == 1
+
+
 async def test_what_does_not_help_is_not_kept() -> None:
     def answer(number: int) -> bytes:
         return reply({"error": "the seed is not supported, nor anything else"}, 400)
@@ -188,6 +212,16 @@ def test_no_field_raises_what_is_reserved(extra: dict[str, Any]) -> None:
     assert {n: asked.get(n) for n in _PRICED} == {n: usual.get(n) for n in _PRICED}
     added = len(json.dumps(asked)) - len(json.dumps(usual))
     assert provider.input_bound(request()) - plain.input_bound(request()) >= added
+
+
+@pytest.mark.parametrize("name", ["search_parameters", "enable_search", "web_search_options"])
+def test_a_search_which_vendors_bill_apart_is_refused(name: str) -> None:
+    def config(value: object) -> ProviderConfig:
+        return ProviderConfig.model_validate({"extra_body": {name: value}})
+
+    with pytest.raises(ValueError, match=f"leave {name} out"):
+        config({"mode": "on"} if name != "enable_search" else True)
+    assert config(None).extra_body == {name: None}
 
 
 def test_answers_to_other_fields_are_other_answers() -> None:

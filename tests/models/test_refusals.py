@@ -141,6 +141,26 @@ TOO_LONG: list[tuple[str, int, Any]] = [
     ("llama-cpp-python", 400, oai("Requested tokens (5000) exceed context window of 4096", 400)),
     ("tensorrt", 400, oai("prompt length (5000) exceeds maximum input length (4096)")),
     ("hf router", 400, {"error": "Input is too long: 5000 tokens; the limit is 4096"}),
+    ("tabby", 400, oai("Prompt length 5000 is greater than max_seq_len 4096")),
+    (
+        "tensorrt, both",
+        400,
+        oai("The sum of prompt length (5000), query length (0) should not exceed max_num_tokens"),
+    ),
+    ("mistral.rs", 422, oai("Prompt sequence length is greater than 4096")),
+    (
+        "mlc",
+        400,
+        oai("Request prompt has 5000 tokens in total, larger than the model input length limit"),
+    ),
+    (
+        "openai, characters",
+        400,
+        oai("Invalid 'messages[0].content': string too long. Expected at most 1048576."),
+    ),
+    ("total", 400, oai("The total number of tokens (5000) is larger than the maximum (4096)")),
+    ("llm-engine", 400, {"detail": "tokens in request more than max tokens allowed: 4096"}),
+    ("length alone", 422, {"detail": "Input length (5000) exceeds limit"}),
     ("plain text", 413, "Prompt too long for this model's context"),
     ("no body", 413, {"detail": "Payload Too Large: too many tokens in prompt"}),
 ]
@@ -160,6 +180,12 @@ OTHERWISE: list[tuple[int, Any]] = [
     (500, oai("context deadline exceeded")),
     (400, oai("Invalid 'tools[0].function.name': string too long. Expected at most 64.")),
     (400, oai("stop: too many stop sequences, at most 4 are allowed")),
+    (400, oai("the stop sequence is too long")),
+    (400, oai("Invalid value for 'max_tokens': must be at most 4096 (maximum tokens allowed)")),
+    (400, oai("max_tokens: 9000 > 8192, the maximum allowed number of output tokens")),
+    (400, oai("messages exceed the maximum count of 100")),
+    (400, oai("Invalid 'messages[1].tool_calls[0].id': string too long. Expected at most 40.")),
+    (400, oai("The model `x` does not exist, or you have no access to its context window")),
 ]
 
 
@@ -236,6 +262,15 @@ async def test_a_choice_that_failed_is_no_answer(choice: dict[str, Any], transie
     async with serving(raw) as server, at("openai", server.url) as provider:
         error = await failure(provider)
     assert error.transient == transient
+    assert error.billed, "the vendor drew it"
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 429])
+async def test_what_was_drawn_before_an_error_is_billed(vendor: str, code: int) -> None:
+    counts = (OPENAI_ANSWER if vendor == "openai" else ANTHROPIC_ANSWER)["usage"]
+    raw = reply({"error": {"code": code, "message": "no"}, "usage": counts})
+    async with serving(raw) as server, at(vendor, server.url) as provider:
+        assert (await failure(provider)).billed
 
 
 @pytest.mark.parametrize("begun", [[], [START], [START, BLOCK, delta("Hel")]], ids=len)

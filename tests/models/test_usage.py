@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestry.models.usage import Billed, billed
 from tests.models.conftest import at, request
-from tests.models.loopback import events, serving
+from tests.models.loopback import events, reply, serving
 
 BOUND, MOST = 5000, 3000
 START: dict[str, Any] = {
@@ -115,6 +115,14 @@ def count(usage: object, some: bool = True) -> Billed:
             {"prompt_tokens": 5, "input_tokens": 5, "output_tokens": 2, "cached_tokens": 45},
             (50, 2, 45, 0),
         ),
+        (  # openrouter's name for what was written
+            {
+                "prompt_tokens": 50,
+                "completion_tokens": 2,
+                "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 40},
+            },
+            (50, 2, 5, 40),
+        ),
         (  # more than was sent: no discount
             {"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 2**40},
             (BOUND, 2, 0, 0),
@@ -215,3 +223,16 @@ async def test_a_stream_without_its_last_count_is_charged_the_worst_case(
         asked = request(max_tokens=MOST)
         answer = await provider.complete(asked, started=lambda: None)
     assert (answer.text, answer.output_tokens) == ("hello", output)
+
+
+async def test_thoughts_alone_are_not_free() -> None:
+    """A server that says 0 tokens of an answer that holds only thoughts."""
+    counts = {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}
+    said = {"role": "assistant", "content": None, "reasoning_content": "Two and two."}
+    raw = reply({"choices": [{"finish_reason": "length", "message": said}], "usage": counts})
+    async with serving(raw) as server, at("openai", server.url) as provider:
+        assert (await provider.complete(request(max_tokens=MOST))).output_tokens == MOST
+    block = {"type": "thinking", "thinking": "Two and two.", "signature": "s"}
+    raw = reply({"content": [block], "usage": {"input_tokens": 9, "output_tokens": 0}})
+    async with serving(raw) as server, at("anthropic", server.url) as provider:
+        assert (await provider.complete(request(max_tokens=MOST))).output_tokens == MOST

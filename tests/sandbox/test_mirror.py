@@ -44,6 +44,7 @@ POINT = "class Point:\n    def __init__(self, x): self.x = x\n"
 EQUAL = f"{POINT}    def __eq__(self, other): return self.x == other.x\n"
 MINE = "class Mine(ValueError):\n    def __init__(self, n):\n        self.n = n\n"
 COLOUR = "import enum\nclass Colour(enum.Enum):\n    red = 1\n    blue = 2\n"
+FLAGS = "import enum\nclass Flags(enum.Flag):\n    a = 1\n    b = 2\n"
 FROZEN = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Dot:\n    x: int\n"
 SLOTS = "class Slots:\n    __slots__ = ('x',)\n    def __init__(self): self.x = 1\n"
 PAIR = "from collections import namedtuple\nPair = namedtuple('Pair', 'a b')\n"
@@ -100,6 +101,31 @@ CASES = {
     "counter": (
         "from collections import Counter\ndef f(a): return Counter(a)",
         check("assert candidate('aab')['z'] == 0", "assert candidate('aab') == {'a': 2, 'b': 1}"),
+    ),
+    "default factory": (
+        "def f(a): a['x'].append(1)",
+        check(
+            "from collections import defaultdict",
+            "x = defaultdict(list)",
+            "candidate(x)",
+            "assert x == {'x': [1]}",
+        ),
+    ),
+    "default factory returned": (
+        "from collections import defaultdict\ndef f(): return defaultdict(lambda: 3)",
+        check("assert candidate()['x'] == 3"),
+    ),
+    "keys": ("def f(a): return a.keys()", check("assert candidate({1: 2}) == {1}")),
+    "keys are no list": ("def f(a): return a.keys()", check("assert candidate({1: 2}) == [1]")),
+    "values": ("def f(a): return a.values()", check("assert [*candidate({1: 2, 3: 2})] == [2, 2]")),
+    "items": (
+        "from collections import OrderedDict\ndef f(a): return OrderedDict(a).items()",
+        check("assert candidate({1: [2]}) == {1: [2]}.items()"),
+    ),
+    "slice": ("def f(a): return slice(a, None)", check("assert candidate(1) == slice(1, None)")),
+    "time zone": (
+        "import datetime\ndef f(a): return datetime.timezone(datetime.timedelta(hours=a))",
+        check("import datetime", "assert candidate(0) == datetime.timezone.utc"),
     ),
     "complex": ("def f(a): return a * 1j", check("assert candidate(2j) == -2")),
     "wrong complex": ("def f(a): return a * 2j", check("assert candidate(2j) == -2")),
@@ -205,6 +231,30 @@ CASES = {
     "enum": (
         f"{COLOUR}def f(c): return Colour.blue if c is Colour.red else c",
         check("assert candidate(Colour.red) is Colour.blue", before=COLOUR),
+    ),
+    "flags": (
+        f"{FLAGS}def f(): return Flags.a | Flags.b",
+        check("assert candidate() == Flags.a | Flags.b", before=FLAGS),
+    ),
+    "text enum": (
+        "import enum\nclass A(str, enum.Enum):\n    two = '2'\ndef f(): return A.two",
+        check("assert candidate() == '2'"),
+    ),
+    "the test's exception, let through": (
+        "def f(a): return a()",
+        check(
+            "def fail(): raise Mine(3)",
+            "try:",
+            "    candidate(fail)",
+            "    assert False",
+            "except Mine as error:",
+            "    assert error.args == (3,)",
+            before=MINE,
+        ),
+    ),
+    "what a given function raises": (
+        "def f(a):\n    try: a()\n    except KeyError as error: return error.args",
+        check("def fail(): return {}[7]", "assert candidate(fail) == (7,)"),
     ),
     "int enum": (
         "import enum\nclass A(enum.IntEnum):\n    two = 2\ndef f(): return A.two",

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.decode import additive, aligned, check_attention
@@ -33,6 +34,24 @@ _COPIED = 0.25
 token that it computes, about: by `fits` 0.16 for the embedded model, and less where the
 feed-forward part is wider."""
 _Function: Any = torch.autograd.Function  # its methods have no types
+
+
+def never_drops(model: Any) -> None:
+    """Switches off the base's own dropout, and the noise in the choice of its experts: they would
+    make the learning policy differ from the drawing one, with masks from an unknown seed."""
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
+        if any("jitter" in name for name in vars(module)):
+            module.train = _stays  # its rate is used in evaluation too: 0 would be another model
+        for place in (module, getattr(module, "config", module)):
+            rates = {name: rate for name, rate in vars(place).items() if "drop" in name}
+            for name in (name for name, rate in rates.items() if isinstance(rate, float)):
+                setattr(place, name, 0.0)
+
+
+def _stays(mode: bool = True) -> None:
+    """In place of a module's `train`: it stays in evaluation mode."""
 
 
 def completion_logprobs(

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from filelock import FileLock
 
 from orchestry.backends.local.chat import ChatForm, rendered
-from orchestry.backends.local.dropout import never_drops
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
@@ -186,6 +185,8 @@ def load_base(
     """
     hush()
     require_local()
+    from orchestry.backends.local.logprobs import never_drops
+
     place = device_of(device)
     plain_attention()
     precision = _dtype(dtype, place)

@@ -109,9 +109,10 @@ class Tested:
         what, content, *rest = self.until_told()
         if what == "returned":
             return content
-        known = self._names.get(content, getattr(builtins, content, RuntimeError))
-        kind = known if isinstance(known, type) and issubclass(known, Exception) else RuntimeError
-        raise kind(*rest[0])
+        known = self._names.get(content, getattr(builtins, content, None))
+        if not isinstance(known, type) or not issubclass(known, Exception):
+            known = type(content, (Exception,), {})  # a class that only the test has
+        raise known(*rest[0])
 
 
 def fitted(record: Record, room: int, output_kb: int) -> bytes:

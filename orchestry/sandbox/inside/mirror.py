@@ -13,7 +13,7 @@ import builtins
 import enum
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any
 
 from orchestry.sandbox.inside.tagged import (
@@ -32,14 +32,19 @@ _SCALARS = frozenset((int, float, str, bool, type(None)))
 _ITEMS: dict[type, str] = {list: "l", set: "s", deque: "q", bytearray: "y"}
 _PAIRS: dict[type, str] = {dict: "d", Counter: "C", OrderedDict: "O", defaultdict: "D"}
 _MUTABLE: dict[str, type] = {tag: kind for kind, tag in [*_ITEMS.items(), *_PAIRS.items()]}
-_VIEWS: tuple[type[Iterable[Any]], ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: dict[str, tuple[type[Iterable[Any]], Callable[..., Any]]] = {
+    "keys": (KeysView, dict.fromkeys),
+    "values": (ValuesView, lambda values: dict(enumerate(values))),
+    "items": (ItemsView, dict),
+}
+"""Views of a dict: their class, and what makes a dict that has such a view."""
 _OBJECT, _AT = "o", "r"
 
 
 @functools.cache
 def _exact() -> dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]]:
     """Immutable types of the standard library: what a value is made of, and what makes it."""
-    from datetime import date, datetime, time, timedelta
+    from datetime import date, datetime, time, timedelta, timezone
     from decimal import Decimal
     from fractions import Fraction
 
@@ -49,11 +54,13 @@ def _exact() -> dict[type, tuple[Callable[[Any], tuple[Any, ...]], Callable[...,
     return {
         complex: (lambda one: (one.real, one.imag), complex),
         range: (lambda one: (one.start, one.stop, one.step), range),
+        slice: (lambda one: (one.start, one.stop, one.step), slice),
         Decimal: (lambda one: (str(one),), Decimal),
         Fraction: (lambda one: (one.numerator, one.denominator), Fraction),
         date: (written, date.fromisoformat),
         time: (written, time.fromisoformat),
         datetime: (written, datetime.fromisoformat),
+        timezone: (lambda one: (one.utcoffset(None),), timezone),
         timedelta: (lambda one: (one.days, one.seconds, one.microseconds), timedelta),
     }
 
@@ -140,14 +147,16 @@ class Mirror:
             return ["k", value.__name__] if known else ["f", self.give(value, value)]
         if isinstance(value, enum.Enum):
             plain = as_plain(value)
-            return ["e", kind.__name__, value.name, None if plain is value else plain]
+            which = value.value if isinstance(value, enum.Flag) else value.name
+            return ["e", kind.__name__, which, None if plain is value else plain]
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             items = [self._tag(item, depth - 1) for item in tuple.__iter__(value)]
             return ["n", kind.__name__, items]
         if self._names.get(kind.__name__) is kind and not isinstance(value, BaseException):
             return [_AT, self._number(value)]
-        if isinstance(value, _VIEWS):
-            return [_AT, self._number(list(value))]
+        for name, (view, make) in _VIEWS.items():
+            if isinstance(value, view):
+                return ["v", name, self._tag(make(value), depth - 1)]
         if hasattr(kind, "__next__"):
             return ["g", self.give(value, functools.partial(_following, value))]
         if callable(value):
@@ -180,7 +189,8 @@ class Mirror:
             items = [self._tag(item, MAX_DEPTH) for item in value]
             return (_ITEMS[kind], items, value.maxlen) if kind is deque else (_ITEMS[kind], items)
         if kind in _PAIRS:
-            return _PAIRS[kind], self._pairs(dict.items(value))
+            made = [self._tag(value.default_factory, 1)] if kind is defaultdict else []
+            return _PAIRS[kind], self._pairs(dict.items(value)), *made
         state: Any = object.__getstate__(value)
         whole = state[1] | (state[0] or {}) if isinstance(state, tuple) else state or {}
         return _OBJECT, self._pairs(whole.items()), kind.__name__
@@ -200,6 +210,8 @@ class Mirror:
             raise Untaggable("a number of this side's")
         elif kind is deque:
             self._keep(number, deque(maxlen=rest[1]))
+        elif kind is defaultdict:
+            self._keep(number, defaultdict(self._untag(rest[1], 1)))
         else:
             self._keep(number, kind() if tag in _MUTABLE else object.__new__(kind))
 
@@ -249,10 +261,13 @@ class Mirror:
         if tag == "e":
             kind = self._names.get(content)
             if isinstance(kind, enum.EnumType):
-                return kind[rest[0]]
+                flags = issubclass(kind, enum.Flag)
+                return kind(rest[0]) if flags else kind.__members__[rest[0]]
             if rest[1] is None:
                 raise Untaggable(f"an unknown {content}")
             return self._untag(rest[1], 1)
+        if tag == "v":
+            return _VIEWED[content](self._untag(rest[0], depth - 1))
         if tag == "n":
             items = [self._untag(item, depth - 1) for item in rest[0]]
             known = self._names.get(content)
@@ -292,6 +307,7 @@ class Mirror:
             yield found[0]
 
 
+_VIEWED = {"keys": dict.keys, "values": dict.values, "items": dict.items}
 _SIMPLE: dict[str, Callable[[Any], Any]] = {"i": lambda text: int(text, 16), "b": bytes.fromhex}
 
 

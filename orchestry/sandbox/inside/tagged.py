@@ -25,12 +25,13 @@ _NAMES = {"index", "verdict", "value"}
 _SCALARS = frozenset((int, float, str, bool, type(None)))
 _KIN: dict[type, type] = {Counter: dict, OrderedDict: dict, defaultdict: dict}
 """Standard-library types that equal a plain dict."""
-_PLAIN: tuple[tuple[type, Any, Any], ...] = (
-    (enum.IntEnum, int, int.__index__),
-    (enum.IntFlag, int, int.__index__),
-    (enum.StrEnum, str, str.__str__),
+_PLAIN: tuple[tuple[Any, Any], ...] = (
+    (int, int.__index__),
+    (str, str.__str__),
+    (float, float.__float__),
+    (tuple, tuple),
 )
-"""Enumerations whose members equal plain values: class, type of the value, and how to get it."""
+"""Types that an enumeration's member or a named tuple may equal, and how to get that value."""
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z"}
 _MAKERS: dict[str, Any] = {tag: kind for kind, tag in _SEQUENCES.items()}
 
@@ -46,8 +47,9 @@ _decode = json.JSONDecoder().decode
 def dumps(value: Any, *, kin: bool = False) -> bytes:
     """One value as ASCII JSON. Raises Untaggable for other types, subclasses and deep nesting.
 
-    With `kin`, the standard library's dict types count as dicts, and members of IntEnum, IntFlag
-    and StrEnum as their values, except where the class has its own `__eq__`.
+    With `kin`, the standard library's dict types count as dicts, named tuples as tuples, and
+    members of IntEnum, StrEnum and their kind as their values, except where the class has its own
+    `__eq__`.
     """
     if type(value) is int and -BIG < value < BIG:  # the most frequent value of all
         return b"%d" % value
@@ -111,9 +113,6 @@ def parsed(data: bytes) -> Any:
 
 def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:
     kind = kin.get(type(value), type(value))
-    if kin and isinstance(kind, enum.EnumType):
-        value = as_plain(value)
-        kind = type(value)
     if value is None or kind is bool or kind is float or kind is str:
         return value
     if kind is int:  # hex: long decimals are refused by the interpreter
@@ -127,13 +126,16 @@ def _tag(value: Any, depth: int, kin: dict[type, type]) -> Any:
     if kind is dict:
         pairs = dict.items(value)
         return ["d", [[_tag(k, depth - 1, kin), _tag(v, depth - 1, kin)] for k, v in pairs]]
+    member = kin and (isinstance(kind, enum.EnumType) or hasattr(kind, "_fields"))
+    if member and (plain := as_plain(value)) is not value:
+        return _tag(plain, depth, kin)
     raise Untaggable(f"a {kind.__name__} is no plain data")
 
 
 def as_plain(value: Any) -> Any:
-    """The plain value that an enumeration's member equals, if it equals one; else the member."""
-    for base, plain, valued in _PLAIN:
-        if isinstance(value, base) and type(value).__eq__ is plain.__eq__:
+    """The plain value that a member or a named tuple equals, if it equals one; else itself."""
+    for plain, valued in _PLAIN:
+        if isinstance(value, plain) and type(value).__eq__ is plain.__eq__:
             return valued(value)
     return value
 

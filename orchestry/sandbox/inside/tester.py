@@ -213,7 +213,10 @@ class Candidate:
         try:
             return self._mirror.pack(("returned", self._mirror.given[number][1](*args, **named)))
         except Exception as error:
-            return self._mirror.pack(("raised", type(error).__name__, (str(error),)))
+            try:
+                return self._mirror.pack(("raised", type(error).__name__, error.args))
+            except Untaggable:
+                return self._mirror.pack(("raised", type(error).__name__, (str(error),)))
 
     def _error(self, why: str, raised: Any) -> CandidateError:
         """Also an instance of the first class of what the candidate raised that the test knows.

@@ -109,7 +109,7 @@ def test_no_description_of_a_tool_forges_a_turn(tmp_path: Path) -> None:
 def test_an_end_that_the_tokenizer_does_not_call_special_is_no_part_of_the_answer(
     spelled: Base,
 ) -> None:
-    end = int(spelled.tokenizer.convert_tokens_to_ids("<|turn|>"))
+    end: Any = spelled.tokenizer.convert_tokens_to_ids("<|turn|>")
     ids = [*spelled.answer_ids("yes", ended=False), end]
     assert Endings(spelled.tokenizer, {end}).text(ids, ()) == "yes"
 

@@ -99,7 +99,11 @@ def test_rates_under_any_name_are_switched_off(tmp_path: Path) -> None:
 
 
 def test_noise_of_experts_is_switched_off_and_the_model_stays_the_same(tmp_path: Path) -> None:
-    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+    sizes: dict[str, Any] = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    }
     config: Any = PhimoeConfig(**SIZES, input_jitter_noise=0.1, router_jitter_noise=0.1, **sizes)
     base = family(tmp_path, config)
     check_learnable(base)
@@ -200,7 +204,13 @@ def test_what_a_familys_own_code_raises_is_a_refusal(faulty: str) -> None:
 
 
 def test_a_base_without_a_linear_layer_is_named(tmp_path: Path) -> None:
-    sizes = {"vocab_size": 300, "n_embd": 32, "n_layer": 1, "n_head": 4, "bos_token_id": None}
+    sizes: dict[str, Any] = {
+        "vocab_size": 300,
+        "n_embd": 32,
+        "n_layer": 1,
+        "n_head": 4,
+        "bos_token_id": None,
+    }
     base = family(tmp_path, GPT2Config(**sizes, eos_token_id=2, pad_token_id=0))
     with pytest.raises(ConfigError, match=r"no linear layer .* set learn\.method=full"):
         check_base(base, LearnConfig(), print)
