@@ -250,10 +250,10 @@ def test_a_judge_without_a_provider_of_its_own_is_asked_in_the_same_way() -> Non
         {"name": "openai", "model": "m", "rename": {"max_tokens": "max_completion_tokens"}}
     )
     provider = open_provider(run, 0, ENVIRON)
-    assert named(ProviderConfig(model="j"), run, provider).rename == run.rename
-    assert not named(ProviderConfig(name="openai", model="j"), run, provider).rename
+    assert named(ProviderConfig(model="j"), run, provider.name).rename == run.rename
+    assert not named(ProviderConfig(name="openai", model="j"), run, provider.name).rename
     own = ProviderConfig.model_validate({"model": "j", "rename": {}})
-    assert not named(own, run, provider).rename
+    assert not named(own, run, provider.name).rename
 
 
 # --- headers, which may hold keys -----------------------------------------------------------------
