@@ -424,4 +424,5 @@ def _said(row: Mapping[str, float], whole: int) -> str:
     mean = row.get(MEAN)
     shown = "no game has ended yet" if mean is None else f"return {mean:.1f} over the last games"
     speed = row[PACE]
-    return f"step {row['steps']:,} of {whole:,}: {shown}, {speed:,.0f} steps/s"
+    rest = f" of {whole:,}" if row["steps"] < whole else ""  # whole batches may be more
+    return f"step {row['steps']:,}{rest}: {shown}, {speed:,.0f} steps/s"

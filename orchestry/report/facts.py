@@ -52,7 +52,7 @@ def _of_episodes(run: Salvaged) -> dict[str, str]:
 def _of_games(run: Salvaged) -> dict[str, str]:
     last = run.batches[-1] if run.batches else {}
     return {
-        "steps": f"{int(last.get('steps', 0)):,} of {run.config['ppo']['steps']:,}",
+        "steps": neural.played_steps(run),
         "games": f"{int(last.get(neural.GAMES, 0)):,}",
     }
 

@@ -124,7 +124,7 @@ def headline(experiment: Experiment) -> Iterator[str]:
     kept = [there for _, there in saved(run)]
     yield (
         f"Task {run.config['task']}{f' ({options})' if options else ''}, backend ppo "
-        f"({_team(run)}), seed {run.config.get('seed')}: {_steps(run)} steps, "
+        f"({_team(run)}), seed {run.config.get('seed')}: {played_steps(run)} steps, "
         f"{counted(int(last.get(GAMES, 0)), 'game')}, {counted(len(kept), 'checkpoint')} written "
         f"({sum(kept)} kept), {duration(run.took)}."
     )
@@ -253,7 +253,8 @@ def _opponents(run: Salvaged) -> str:
     )
 
 
-def _steps(run: Salvaged) -> str:
+def played_steps(run: Salvaged) -> str:
+    """Also of how many, while some are left: a run plays whole batches, so it may play more."""
     played, asked = run.batches[-1]["steps"] if run.batches else 0, run.config["ppo"]["steps"]
     return f"{played:,} of {asked:,}" if played < asked else f"{played:,}"
 
@@ -288,7 +289,7 @@ def setup(run: Salvaged) -> dict[str, str]:
         "backend": "ppo",
         "policies": _team(run),
         "agents that don't learn": _opponents(run) or "none",
-        "environment steps": f"{_steps(run)}",
+        "environment steps": f"{played_steps(run)}",
         "seed": str(run.config.get("seed")),
         "a batch": f"{ppo['games']:,} games x {ppo['horizon']:,} steps, {ppo['passes']} passes in "
         f"minibatches of {ppo['minibatch']:,}",

@@ -185,6 +185,7 @@ def test_the_document_has_the_runs_own_figures(folders: dict[str, Path]) -> None
         f"({SMALL['keep']} kept)" in text
     )
     ended = [short(last[name]) for name in ("train/avg_reward_100ep", "evaluation/reward")]
+    assert "| steps | 6,016 |" in text  # not "of 6,000", which would look like an error
     assert f"| 6,016 | {last['train/total_episodes']:,} | {' | '.join(ended)} |" in text
     quarter = [fmean(row["learn/entropy"] for row in part) for part in (rows[:11], rows[-11:])]
     assert f"| entropy, nats | {short(quarter[0])} | {short(quarter[1])} |" in text

@@ -67,6 +67,8 @@ def test_the_keyboard_reaches_episodes_tree_and_samples(
     assert tab.eval(f"{FOCUS}.className") == "skip"
     tab.press("Enter")
     assert tab.eval(f"{FOCUS}.id") == "browser"
+    titles = tab.eval("[...document.querySelectorAll('h3')].map(e => e.textContent)")
+    assert "Best of k" in titles, "a search's curve is of its best trajectories"
     assert tab.eval(CHOSEN) == str(best.episode)
     tab.press("t")
     assert tab.eval(NODE) == best.best

@@ -110,7 +110,7 @@ function rewardCurve(run, open) {
     said: (x) => curveSaid(x, rows.get(x), run.dev.find((_, place) => dev[place][0] === x)),
     moved: (x) => parts.forEach((part) => part.move(x)),
   });
-  return [el('h3', {}, 'Reward'), figure, parts.length ? el('div', { class: 'smalls' },
+  return [el('h3', {}, local(run) ? 'Reward' : 'Best of k'), figure, parts.length ? el('div', { class: 'smalls' },
     parts.map((part) => part.node)) : null,
   parts.length ? el('p', { class: 'fine' }, `Parts of the reward, running ` +
     `means of ${window}. A click in the curve opens the episode.`) : null];
