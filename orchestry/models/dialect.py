@@ -33,6 +33,7 @@ _ROLES = re.compile(
     re.IGNORECASE,
 )
 """What servers and chat templates say of a system message, or of two user messages in a row."""
+_TEMPLATES = re.compile(r"\broles?\b|developer instruction", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,11 @@ class Dialect:
         said = str(error)
         if isinstance(error, PromptTooLong):
             return None
-        if _ROLES.search(said) and without_system(sent["messages"]) != sent["messages"]:
+        # A template's failure is a 500 of some servers. Any other fault may have been billed, so it
+        # is no reason to ask again within one reservation.
+        sure = error.refused or (not error.busy and _TEMPLATES.search(said))
+        plain = without_system(sent["messages"])
+        if sure and _ROLES.search(said) and plain != sent["messages"]:
             why = "takes no system role there, so that text begins the user's message"
             return replace(self, no_system=True), f"{why} (provider.system=user)"
         if error.refused and "tool_choice" in sent and re.search(r"tool[_ ]choice", said, re.I):
