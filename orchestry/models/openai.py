@@ -154,7 +154,7 @@ class OpenAIProvider(SdkProvider):
             named = {"name": "answer", "strict": _closed(schema), "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
         if request.tools:
-            body["tools"] = [_tool(one) for one in request.tools]
+            body["tools"] = [_tool(one) for one in request.offered]
             body |= _choice(request)
         return body
 

@@ -276,8 +276,8 @@ class Columns:
                 raise errors.TaskError(f"{where} has no column '{column}', {there}: name another")
             if row[column] is None:
                 raise errors.TaskError(
-                    f"{where} has an empty cell in column '{column}': fill it, or give Columns "
-                    "skip_empty=True to leave such rows out"
+                    f"{where} has an empty cell in column '{column}': fill it or take the row "
+                    "out, or give Columns skip_empty=True, which leaves such rows out"
                 )
         data = {name: row[column] for name, column in self.data.items()}
         prompt = str(row[self.prompt])

@@ -109,14 +109,15 @@ async def test_a_call_that_must_be_made_is_asked_for_in_each_vendors_form(
     must_call: str, openai: Any, claude: Any
 ) -> None:
     asked = request(tools=(ADD, MUL), must_call=must_call)
-    for name, raw, choice in (
-        ("openai", OPENAI_ANSWER, openai),
-        ("anthropic", ANTHROPIC_ANSWER, claude),
+    alone = 2 if must_call == ANY else 1  # some servers of OpenAI's API ignore tool_choice
+    for name, raw, choice, offered in (
+        ("openai", OPENAI_ANSWER, openai, alone),
+        ("anthropic", ANTHROPIC_ANSWER, claude, 2),
     ):
         async with serving(reply(raw)) as server, at(name, server.url) as provider:
             await provider.complete(asked)
         assert server.bodies[0]["tool_choice"] == choice
-        assert len(server.bodies[0]["tools"]) == 2
+        assert len(server.bodies[0]["tools"]) == offered
 
 
 @pytest.mark.parametrize(
