@@ -178,8 +178,8 @@ class Request(Frozen):
 
     @property
     def offered(self) -> tuple[ToolSpec, ...]:
-        """The tools that it may call: of one that it must call, nothing but that, because models and
-        servers may not know `tool_choice`, or ignore it."""
+        """The tools that it may call: of one that it must call, nothing but that, because models
+        and servers may not know `tool_choice`, or ignore it."""
         return tuple(one for one in self.tools if self.must_call in ("", ANY, one.name))
 
     @property
