@@ -157,7 +157,8 @@ def ollama(environ: Mapping[str, str]) -> str:
 def _by_environment(asked: ProviderConfig, environ: Mapping[str, str]) -> tuple[str, str]:
     """Who answers where no name says it, and why."""
     held = [name for name in environ if environ[name].strip()]
-    others = [name for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL") if name in held]
+    known: tuple[str, ...] = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
+    others = [name for name in known if name in held]
     if _CLAUDE in held:
         too = f"; {' and '.join(others)} too: --provider openai takes that" if others else ""
         return "anthropic", f"{_CLAUDE} is set: using Claude (paid, within the budget){too}"
