@@ -57,6 +57,8 @@ def check_extra_body(extra: Mapping[str, Any]) -> Mapping[str, Any]:
 def check_rename(rename: Mapping[str, str]) -> Mapping[str, str]:
     """Raises ValueError for a name by which a field would mean another thing."""
     for old, new in rename.items():
+        if old == "model":  # a server that reads none chooses one, at a price of its own
+            raise ValueError("leave model out: its price is what is reserved")
         limits = old in _LIMITS
         if limits != (_LIMIT.fullmatch(new) is not None) or new in _PRICED or new in _SET_ELSEWHERE:
             fits = f"give one such as {_LIMITS[1]}" if limits else "give the server's own name"

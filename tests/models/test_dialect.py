@@ -238,7 +238,11 @@ def test_answers_to_other_fields_are_other_answers() -> None:
 
 @pytest.mark.parametrize(
     ("rename", "says"),
-    [({"seed": "n"}, "n is no name"), ({"max_tokens": "limit"}, "such as max_completion_tokens")],
+    [
+        ({"seed": "n"}, "n is no name"),
+        ({"model": "name"}, "leave model out"),
+        ({"max_tokens": "limit"}, "such as max_completion_tokens"),
+    ],
 )
 def test_a_name_that_means_another_thing_is_refused(rename: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
