@@ -64,8 +64,9 @@ class Claims:
 
     def unusual(self, worst: int, left: int, cap: int) -> bool:
         """Whether a call that does not fit is out of the ordinary: the dearest so far would fit,
-        and this one costs far more, or more than the whole cap."""
-        ordinary = self._dearest or self._guess
+        and this one costs far more, or more than the whole cap. Before any call there is nothing
+        ordinary, but what an episode of earlier processes cost."""
+        ordinary = self._dearest or (self.expected if self._finished else 0)
         return 0 < ordinary <= left and worst > min(cap, _UNUSUAL * ordinary)
 
     def older(self, rank: int | None = None) -> int:
