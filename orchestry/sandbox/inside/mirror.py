@@ -283,7 +283,7 @@ class Mirror:
         kind = self._names.get(name) or (getattr(builtins, name, None) if built_in else None)
         if isinstance(kind, type) and (built_in or kind.__module__ == self._names["__name__"]):
             return kind
-        raise Untaggable(f"an unknown {str(name)[:80]}")
+        raise Untaggable(f"a {str(name)[:80]}, whose class the test has not, is no plain data")
 
     def _reached(self, tag: str, number: Any) -> Any:
         """A function or an iterator: what was given, or what stands for the other side's."""
