@@ -19,7 +19,7 @@ from orchestry.core.files import write_atomic
 
 TASK = Template('''"""A program of yours, started once per rollout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from orchestry import AgentSpec, AgentTask, Problem, Split, read_problems
@@ -43,11 +43,20 @@ HINT = (
     "The command comes after `--`, as in: orchestry attach my_app --problems problems.jsonl "
     "--agents writer,editor -- python app.py"
 )
-Highest = Annotated[
+_Agents = Annotated[
+    str,
+    option(
+        "The program",
+        "Its agents, as it names them in `model`; with ROLE=MODEL, the name that it asks for.",
+        "--agents",
+        metavar="A,B",
+    ),
+]
+_Highest = Annotated[
     float,
     option("The program", "The highest reward that it prints; each is divided by it.", metavar="N"),
 ]
-Replacing = Annotated[
+_Replacing = Annotated[
     bool,
     flag(
         OUTPUT,
@@ -79,17 +88,6 @@ def _named(words: Sequence[str]) -> list[str]:
     return [re.sub(r"\W", "_", Path(one).stem) for one in words if one.endswith(".py")][:1]
 
 
-_Agents = Annotated[
-    str,
-    option(
-        "The program",
-        "Its agents, as it names them in `model`; with ROLE=MODEL, the name that it asks for.",
-        "--agents",
-        metavar="A,B",
-    ),
-]
-
-
 @app.command("attach", cls=_Attach)
 def _attach(
     *,
@@ -113,10 +111,10 @@ def _attach(
         ),
     ],
     columns: ColumnsOf = None,
-    reward_max: Highest = 1.0,
+    reward_max: _Highest = 1.0,
     agents: _Agents = "agent",
     parent: NewTaskIn = Path("tasks"),
-    force: Replacing = False,
+    force: _Replacing = False,
 ) -> None:
     """Write a task that starts a program of yours once per rollout.
 
