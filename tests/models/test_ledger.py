@@ -557,3 +557,12 @@ async def test_one_call_out_of_the_ordinary_does_not_end_the_run(
         except BudgetExceeded:
             assert worst > left - 1
             assert left < usual + 1 or worst <= min(4 * usual, cap) + 1
+
+
+async def test_a_first_call_above_the_cap_ends_the_run(tmp_path: Path) -> None:
+    """A guess says of no call that it fits, so the user is told what the run needs."""
+    ledger = _open(tmp_path, 0.001)
+    ledger.foresee(4, 0.0001, 0)
+    async with ledger.episode(0):
+        with pytest.raises(BudgetExceeded, match=r"resume .* --budget 0\.01"):
+            await ledger.reserve("first", 0.01)
