@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from orchestry.core.errors import reason
 from orchestry.core.extras import THINKING, others, packed, unpacked
+from orchestry.core.extras import as_dict as as_dict
 from orchestry.core.tools import ANY, NAME, ToolCall, ToolSpec
 from orchestry.core.types import Completion, Message
 from orchestry.task.programs.agent_task import Ask
@@ -378,10 +379,6 @@ def objects(body: Body, name: str) -> list[Body]:
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise Unreadable(f"{name} is not a list of objects")
     return found
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def offer(body: Body, tools: Sequence[ToolSpec]) -> dict[str, Any]:
