@@ -228,6 +228,8 @@ def _report(error: Exception, *, verbose: bool) -> int:
             f"{error.filename or 'the output'} can't be written ({error.strerror}): free space "
             "there, then `orchestry resume RUN`; every answer recorded so far is kept"
         )
+        if error.filename is None and isinstance(sys.stdout, Lenient):
+            sys.stdout.silence()  # what is still in its buffer would change the exit code
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         known = too_long(error)
     typer.echo(fitted(f"orchestry: {known}", stderr=True), err=True)

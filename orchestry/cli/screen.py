@@ -100,7 +100,7 @@ class Lenient:
         try:
             self._stream.flush()
         except self._kind:
-            self._silence()
+            self.silence()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -109,9 +109,9 @@ class Lenient:
         try:
             self._stream.write(text)
         except self._kind:
-            self._silence()
+            self.silence()
 
-    def _silence(self) -> None:
+    def silence(self) -> None:
         """Discards the rest; otherwise the buffer would fail again when Python exits."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
