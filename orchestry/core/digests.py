@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,17 +43,27 @@ def with_whole(name: str, mark: str, parts: Mapping[str, str]) -> dict[str, str]
     return {name: text_digest(to_json(found)), **found}
 
 
+def remembered(
+    kind: str,
+    facts: Iterable[object],
+    find: Callable[[], str],
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """What `find` returned the first time that it was asked for by these facts, from the cache."""
+    note = cache(environ) / kind / text_digest("\n".join(map(str, facts)))
+    with suppress(OSError):
+        return note.read_text(encoding="ascii")
+    found = find()
+    with suppress(OSError):  # it only saves time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(note, found.encode("ascii"))
+    return found
+
+
 def _remembered(file: Path, environ: Mapping[str, str]) -> str:
     real = file.resolve()
     stat = real.stat()
     if stat.st_size < SMALL:
         return file_digest(real)
     facts = (real, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino)
-    note = cache(environ) / "digests" / text_digest("\n".join(map(str, facts)))
-    with suppress(OSError):
-        return note.read_text(encoding="ascii")
-    found = file_digest(real)
-    with suppress(OSError):  # it only saves time
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(note, found.encode("ascii"))
-    return found
+    return remembered("digests", facts, lambda: file_digest(real), environ)

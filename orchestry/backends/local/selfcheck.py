@@ -4,14 +4,17 @@ Two prompts of unequal lengths are drawn in one batch, each with an adapter of i
 computed as a row alone, and as learning computes them, in train mode, twice. What these must not
 differ by: dropout that stays on, positions or experts that depend on the batch, an attention or
 logits that learning computes otherwise. A base that fails is refused before anything is drawn or
-paid.
+paid. A base that passes is not computed again by the same code and versions.
 """
 
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +23,10 @@ from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.memory import out_of_memory
-from orchestry.backends.local.model import Base
+from orchestry.backends.local.model import Base, base_digest
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
 from orchestry.backends.local.targets import ALL_LINEAR, all_linear_layers, linear_layers
+from orchestry.core.digests import folder_digest, remembered
 from orchestry.core.errors import ConfigError, NotFiniteError, OrchestryError
 from orchestry.core.learning import LearnConfig
 
@@ -45,7 +49,7 @@ def check_base(base: Base, settings: LearnConfig, warn: Callable[[str], None]) -
             f"the base {base.name} has no linear layer that can get an adapter: set "
             "learn.method=full, or choose another base"
         )
-    check_learnable(base, settings.enabled)
+    _check_once(base, settings.enabled)
     if base.form.folded:
         warn(
             f"the chat template of {base.name} knows no system message: its text stands at the "
@@ -62,6 +66,23 @@ def check_base(base: Base, settings: LearnConfig, warn: Callable[[str], None]) -
             f"learn.targets=all-linear leaves out {', '.join(left)} of {base.name}: they meet the "
             "tokens of all rows mixed, or peft would load their adapters as another layer's"
         )
+
+
+def _check_once(base: Base, learns: bool) -> None:
+    """As check_learnable, at the first load of these weights by this code on this machine."""
+
+    def found() -> str:
+        check_learnable(base, learns)
+        return "learnable" if learns else "drawable"
+
+    digest = base_digest(base.name)
+    if digest is None:  # a hub's model that is not in the hub's cache
+        found()
+        return
+    code = folder_digest(Path(__file__).parent, Path(__file__).parent.glob("*.py"))
+    versions = (version(name) for name in ("torch", "transformers", "peft"))
+    kind = (base.model.dtype, _coded(base.model), base.device.type, learns)
+    remembered("checked", (digest, *kind, code, *versions, platform.machine()), found)
 
 
 def check_learnable(base: Base, learns: bool = True) -> None:

@@ -21,6 +21,7 @@ from transformers import (
     Qwen2Config,
 )
 
+from orchestry.backends.local import selfcheck
 from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.model import Base, load_base
 from orchestry.backends.local.sampler import Prompt, Sampler
@@ -67,6 +68,32 @@ def test_a_base_that_learns_as_it_draws_passes_and_stays_as_it_was(
         torch.equal(weight, before[name]) for name, weight in base.model.state_dict().items()
     )
     assert not any(module._forward_hooks for module in base.model.modules())
+
+
+def test_a_base_that_passed_is_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    computed = list[bool]()
+    monkeypatch.setattr(selfcheck, "check_learnable", lambda base, learns: computed.append(learns))
+    base = load_base(str(tiny_folder(tmp_path / "one")), device="cpu")
+    other = load_base(str(tiny_folder(tmp_path / "two", "qwen2")), device="cpu")
+    plays = LearnConfig(enabled=False)
+    for one, settings in ((base, LearnConfig()), (base, LearnConfig()), (base, plays)):
+        check_base(one, settings, print)
+    check_base(other, LearnConfig(), print)
+    assert computed == [True, False, True]
+    (tmp_path / "one" / "generation_config.json").write_text('{"top_k": 5}')  # another base
+    check_base(base, LearnConfig(), print)
+    assert computed == [True, False, True, True]
+
+
+def test_a_base_that_fails_fails_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    base = family(tmp_path / "bert", BertConfig(**SIZES, type_vocab_size=1))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="can't be used here"):
+            check_base(base, LearnConfig(targets=ALL_LINEAR), print)
 
 
 def _noisy(module: Any, inputs: Any, output: Any) -> Any:
