@@ -44,7 +44,7 @@ from orchestry.core.resolve import (
 )
 from orchestry.core.types import AgentSpec, Example, Frozen, Limits, Split
 
-Arrangement = Literal["fixed", "concat", "sequential", "discussion"]
+Arrangement = Literal["fixed", "concat", "sequential", "discussion", "single"]
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0.0, le=86_400.0)]
@@ -449,7 +449,7 @@ class RunConfig(Frozen):
     """The task's own settings; see its README. The others keep the task's defaults."""
     baseline: Arrangement | None = None
     """Play the task as this baseline: one model alone, or a team that communicates differently;
-    `orchestry baselines list` explains them."""
+    `orchestry baselines list` explains them. A run learns so too: `single` trains one model."""
     episodes: Annotated[int, Mark.RESUMABLE] = Field(20, ge=1, le=MAX_EPISODES)
     """One episode is one problem, searched once."""
     passes: Annotated[int | None, Mark.RESUMABLE] = Field(None, ge=1, le=10_000)

@@ -26,16 +26,24 @@ BASELINES: Mapping[str, str] = {
     "concat": "each agent answers once, in parallel; no agent sees what another wrote",
     "sequential": "agents that would act simultaneously act in order and read the earlier answers",
     "discussion": "each agent drafts, reads the others' drafts, and answers once more",
+    "single": "one model alone, asked the problem itself; no part of the work is another's",
 }
 """By name, in a line."""
 ARRANGEMENTS: tuple[str, ...] = get_args(Arrangement)
+ONE_MODEL = ("fixed", "single")
+"""Those in which one agent answers, once."""
 ALONE = "alone"
-"""The role of the single agent of `fixed`."""
+"""That agent's role."""
 NO_PARTS = "no_parts"
 """The tag of an answer without any heading."""
 SYSTEM = (
     "You do the work of a whole team alone, and write every part yourself: {roles}. Begin each "
-    "part with its heading.\n\n{parts}"
+    "part with its heading. Below is what each part is. Where such a text says `only`, or leaves "
+    "something to others, it speaks of its own part: the other parts are yours too.\n\n{parts}"
+)
+SINGLE = (
+    "You do the work of a whole team alone. Its goals:\n\n{goals}\n\nAnswer with what the team "
+    "would hand over in the end, and nothing else."
 )
 ASK = (
     "Your draft:\n{own}\n\nThe drafts of the rest of your team:\n\n{others}\n\nNow write your "
@@ -85,6 +93,7 @@ class Wrapped(BaseTask[Gathered]):
             judged=task.judged,
             rubric=task.rubric,
             part_weights=task.part_weights,
+            team_parts=task.team_parts,
             options=task.options,
         )
 
@@ -113,6 +122,12 @@ class Wrapped(BaseTask[Gathered]):
 
     def delivered(self, state: Gathered) -> str:
         return self.task.delivered(state.inner)
+
+    def single(self) -> AgentSpec | None:
+        return self.task.single()
+
+    def fixed(self) -> AgentSpec | None:
+        return self.task.fixed()
 
     def over(self, state: Gathered) -> bool:
         """Whether the task's own state is final."""
@@ -208,44 +223,58 @@ class Discussion(Wrapped):
         return _played(self.task, state, actions)
 
 
-class Fixed(Wrapped):
-    """One agent acts once; its answer is divided among the roles by headings.
+class Alone(Wrapped):
+    """One agent acts once; unless the task says otherwise, with the tools of all and their limits
+    of calls together."""
 
-    It gets the prompts and tools of all agents, and their limits of tokens and calls together.
-    """
-
-    def __init__(self, task: BaseTask[Any], prompts: Sequence[str]) -> None:
-        """`prompts`: the run's system prompts of the task's agents, in order."""
+    def __init__(self, task: BaseTask[Any], own: AgentSpec | None, prompt: str) -> None:
+        """`own`: the agent as the task has it; None: `prompt` is its prompt."""
         super().__init__(task)
-        team = _roles(task.agents)
-        parts = (f"{heading(who)}\n{text}" for who, text in zip(team, prompts, strict=True))
-        prompt = SYSTEM.format(roles=", ".join(team), parts="\n\n".join(parts))
-        alone = AgentSpec(
+        alone = own or AgentSpec(
             role=ALONE,
             system_prompt=prompt,
             tools=named_once(ALONE, [one for spec in task.agents for one in spec.tools]),
             max_calls=sum(spec.max_calls for spec in task.agents if spec.tools) or 1,
         )
-        vars(self).update(agents=(alone,), team=team)
+        agents = (alone.model_copy(update={"role": ALONE}),)
+        vars(self).update(agents=agents, team=_roles(task.agents))
 
     team: tuple[str, ...]
 
     def to_act(self, state: Gathered) -> tuple[str, ...]:
         return () if self.over(state) else (ALONE,)
 
+    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
+        ended = _played(self.task, state, self.shares(actions[ALONE]))
+        return replace(ended, answers=tuple(actions.items()))
+
+    @abstractmethod
+    def shares(self, answer: str) -> dict[str, str]:
+        """What of the answer each agent of the team says."""
+
+
+class Fixed(Alone):
+    """The answer is divided among the roles by headings."""
+
+    def __init__(self, task: BaseTask[Any], prompts: Sequence[str]) -> None:
+        """`prompts`: the run's system prompts of the task's agents, in order."""
+        team = _roles(task.agents)
+        parts = (f"{heading(who)}\n{text}" for who, text in zip(team, prompts, strict=True))
+        prompt = SYSTEM.format(roles=", ".join(team), parts="\n\n".join(parts))
+        super().__init__(task, task.fixed(), prompt)
+
     def observe(self, state: Gathered, agent: str) -> str:
-        asked = {role: self.task.observe(state.inner, role) for role in self.team}
-        if len(set(asked.values())) == 1:
-            told = asked[self.team[0]]
-        else:
-            told = "\n\n".join(f"{heading(role)}\n{text}" for role, text in asked.items())
+        told = self.task.observe_fixed(state.problem)
+        if not told:
+            asked = {role: self.task.observe(state.inner, role) for role in self.team}
+            alike = len(set(asked.values())) == 1
+            parts = (f"{heading(role)}\n{text}" for role, text in asked.items())
+            told = asked[self.team[0]] if alike else "\n\n".join(parts)
         wanted = "\n".join(f"{heading(role)}\n..." for role in self.team)
         return f"{told}\n\nAnswer with these parts, each under its heading:\n\n{wanted}"
 
-    def step(self, state: Gathered, actions: Mapping[str, str]) -> Gathered:
-        answers = shared_out(actions[ALONE], self.team)
-        ended = _played(self.task, state, answers)
-        return replace(ended, answers=tuple(actions.items()))
+    def shares(self, answer: str) -> dict[str, str]:
+        return shared_out(answer, self.team)
 
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
         """As the task says; an answer without headings gets a tag, since it may explain the
@@ -254,6 +283,37 @@ class Fixed(Wrapped):
         if not state.answers or headings(self.team).search(state.by(ALONE)):
             return score
         return score.model_copy(update={"tags": (*score.tags, NO_PARTS)})
+
+
+class Single(Alone):
+    """The agent is asked the problem itself, and its answer is scored without `team_parts`."""
+
+    def __init__(self, task: BaseTask[Any]) -> None:
+        goals = (f"{spec.role}: {spec.goal or spec.system_prompt}" for spec in task.agents)
+        super().__init__(task, task.single(), SINGLE.format(goals="\n".join(goals)))
+        names, given = task.team_parts, task.part_weights
+        weights = {name: weight for name, weight in given.items() if name not in names}
+        if not any(weights.values()):
+            raise ConfigError(
+                f"baseline single is scored without {', '.join(names)}, which only a team can "
+                f"earn, and all other weights of {task.name} are zero: give one of them some"
+            )
+        vars(self).update(weights=weights, part_weights=weights, schemes=())
+
+    def observe(self, state: Gathered, agent: str) -> str:
+        return self.task.observe_single(state.problem)
+
+    def shares(self, answer: str) -> dict[str, str]:
+        """All of it for each; or their parts, if there is a heading for every one of them."""
+        found = {match[1].lower() for match in headings(self.team).finditer(answer)}
+        whole = found < {role.lower() for role in self.team}
+        return dict.fromkeys(self.team, answer) if whole else shared_out(answer, self.team)
+
+    async def evaluate(self, state: Gathered, tools: Tools) -> Score:
+        answer = state.by(ALONE) if state.answers else None
+        score = await evaluated(self.task, state.problem, state.inner, tools, single=answer)
+        left = tuple(part for part in score.parts if part.name in self.part_weights)
+        return score.model_copy(update={"parts": left})
 
 
 def heading(role: str) -> str:
@@ -309,8 +369,9 @@ def arranged(config: RunConfig, task: BaseTask[Any]) -> tuple[RunConfig, BaseTas
             f"task {task.name} has one agent, and baseline {config.baseline} is of a team: leave "
             "out `baseline`"
         )
-    if config.baseline == "fixed":
-        alone = Fixed(task, [config.system_prompt(spec) for spec in task.agents])
+    if config.baseline in ONE_MODEL:
+        prompts = [config.system_prompt(spec) for spec in task.agents]
+        alone = Single(task) if config.baseline == "single" else Fixed(task, prompts)
         return _alone(config, alone), alone
     return config, _WRAPPERS[config.baseline](task)
 
@@ -331,7 +392,7 @@ def check_first_state(config: RunConfig, task: BaseTask[Any], problem: Problem) 
             ) from error
 
 
-def _alone(config: RunConfig, task: Fixed) -> RunConfig:
+def _alone(config: RunConfig, task: Alone) -> RunConfig:
     """The single agent: the team's settings, with its token limits added up.
 
     Raises ConfigError if the agents have different models or temperatures.
@@ -358,8 +419,8 @@ def _own(config: RunConfig, team: Sequence[str], key: str, usual: Any) -> Any:
     if len(found) > 1:
         named = ", ".join(sorted(map(_said, found)))
         raise ConfigError(
-            f"baseline fixed is one model alone, and the agents have more than one {key} "
-            f"({named}): play the other baselines, or leave out agents.*.{key}"
+            f"baseline {config.baseline} is one model alone, and the agents have more than one "
+            f"{key} ({named}): play the other baselines, or leave out agents.*.{key}"
         )
     return None if found == [usual] else found[0]
 

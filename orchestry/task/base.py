@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -46,6 +46,9 @@ class BaseTask(ABC, Generic[StateT]):
     rubric: ClassVar[str] = ""
     """What good work is in this task: the judge reads it beside its general criteria, the agents
     don't (`judge.rubric` replaces it). At most 10,000 characters; '': none."""
+    team_parts: ClassVar[tuple[str, ...]] = ()
+    """The parts of the reward that only a team can earn: baseline `single` is scored without them.
+    """
 
     def __init__(
         self,
@@ -97,6 +100,31 @@ class BaseTask(ABC, Generic[StateT]):
         on it.
         """
         return state
+
+    def single(self) -> AgentSpec | None:
+        """Baseline `single`: one agent that solves a problem alone; its role is always `alone`.
+        None: its prompt is made of the agents' goals, and it has the tools of all. Raises
+        ConfigError, saying why, if nobody can do the task alone."""
+        return None
+
+    def observe_single(self, problem: Problem) -> str:
+        """What that agent is asked."""
+        return problem.prompt
+
+    def evaluate_single(self, state: StateT, answer: str, tools: Tools) -> Awaitable[Score]:
+        """Scores that agent's answer. In `state`, a final one, each agent has said all of it, or
+        its own part if the answer has a heading `## ROLE` for every agent."""
+        return self.evaluate(state, tools)
+
+    def fixed(self) -> AgentSpec | None:
+        """Baseline `fixed`: one agent that writes every agent's part, each under its heading. None:
+        it has the prompts and tools of all."""
+        return None
+
+    def observe_fixed(self, problem: Problem) -> str:
+        """What that agent is asked. '': what each agent is told in the first state, under its
+        heading."""
+        return ""
 
     def delivered(self, state: StateT) -> str:
         """What the team hands over in a final state, for `orchestry ask`. '': the last stage's
@@ -205,6 +233,15 @@ class TeamTask(BaseTask[Transcript]):
     def observe(self, state: Transcript, agent: str) -> str:
         said = "\n\n".join(f"{who} wrote:\n{text}" for who, text in state.said)
         return f"{state.problem.prompt}\n\n{said}".strip()
+
+    def observe_single(self, problem: Problem) -> str:
+        """What the agent is told who speaks first."""
+        first = self.reset(problem, 0)
+        return self.observe(first, self.to_act(first)[0])
+
+    def observe_fixed(self, problem: Problem) -> str:
+        """The same: to others, nothing has been said yet."""
+        return self.observe_single(problem)
 
 
 def read_problems(path: Path | str, split: Split) -> tuple[Problem, ...]:

@@ -28,10 +28,17 @@ from orchestry.task.base import BaseTask
 MAX_STAGES = 1000
 
 
-async def evaluated(task: BaseTask[Any], problem: Problem, state: Any, tools: Tools) -> Score:
-    """The task's score of a state; its evaluate may be a coroutine or not. Raises TaskFault."""
-    with task_boundary(task, "evaluate", problem):
-        found: Any = task.evaluate(state, tools)
+async def evaluated(
+    task: BaseTask[Any], problem: Problem, state: Any, tools: Tools, single: str | None = None
+) -> Score:
+    """The task's score of a state, or of the answer `single` of one agent alone; its evaluate may
+    be a coroutine or not. Raises TaskFault."""
+    with task_boundary(task, "evaluate" if single is None else "evaluate_single", problem):
+        found: Any = (
+            task.evaluate(state, tools)
+            if single is None
+            else task.evaluate_single(state, single, tools)
+        )
         score = await found if isawaitable(found) else found
         if isinstance(score, Score):
             "".join((score.feedback, *score.tags)).encode()  # files refuse lone surrogates

@@ -13,7 +13,7 @@ from orchestry.core.config import MAX_EPISODES, RunConfig
 from orchestry.core.digests import folder_digest, with_whole
 from orchestry.core.errors import ConfigError, TaskError, unknown
 from orchestry.core.types import AgentSpec, Problem
-from orchestry.task.arrangements import ALONE, arranged, check_first_state
+from orchestry.task.arrangements import ALONE, ONE_MODEL, arranged, check_first_state
 from orchestry.task.base import BaseTask, TeamTask, rubric_fault, writable
 from orchestry.task.given import given
 from orchestry.task.guard import count_stages, task_boundary
@@ -135,7 +135,7 @@ def _give_agents(task: BaseTask[Any], config: RunConfig) -> None:
         if config.team:
             known = {role: known.get(role, AgentSpec(role=role)) for role in config.team}
     for role in config.agents:
-        alone = config.baseline == "fixed" and role == ALONE  # resolved by an earlier process
+        alone = config.baseline in ONE_MODEL and role == ALONE
         if role not in known and not alone:
             raise ConfigError(unknown(f"agent of task {task.name}", role, [*known]) + hint)
     for role, own in config.agents.items():

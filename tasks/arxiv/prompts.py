@@ -18,6 +18,15 @@ METHOD = AgentSpec(
     "implications: what was done, what was found and what follows from it. Write full sentences "
     "in your own words, joined by words such as because, then and therefore.",
 )
+ALONE = AgentSpec(
+    role="alone",
+    goal="Expand the abstract by a paragraph on its background and one on its method.",
+    system_prompt="Expand the abstract into two paragraphs of full sentences in your own words, "
+    "joined by words such as because, however and therefore. First write the line `## background` "
+    "and under it about 110 words on background and motivation: what was known, what was missing "
+    "and why it matters. Then write the line `## method` and under it about 150 words on method "
+    "and implications: what was done, what was found and what follows from it.",
+)
 RUBRIC = """\
 Each paragraph says nothing that the abstract contradicts. What it adds is what a reader of the \
 field would expect beside the abstract, not results, names or numbers of its own.

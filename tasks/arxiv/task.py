@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, datasets
+from orchestry import AgentSpec, BaseTask, Frozen, Problem, Score, Split, Tools, datasets
 
 from . import prompts, reward
 from .options import Options
@@ -67,6 +67,12 @@ class Arxiv(BaseTask[Paragraphs]):
         pair = reward.text(state.background, abstract), reward.text(state.method, abstract)
         found = reward.parts(*pair, self.options)
         return self.score(feedback=reward.remarks(*pair), tags=reward.tags(*pair, found), **found)
+
+    def single(self) -> AgentSpec:
+        return prompts.ALONE
+
+    def observe_single(self, problem: Problem) -> str:
+        return prompts.ask(problem.prompt)
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)

@@ -104,6 +104,12 @@ class BucketBrigade(BaseTask[Game]):
         paid = (*state.rewards, rewards)
         return replace(state, ring=ring, rewards=paid, announcing=self._two_phases)
 
+    def single(self) -> AgentSpec:
+        raise errors.ConfigError(
+            f"baseline single: the houses of {self.name} belong to several players, so no one can "
+            "play a game alone: play baseline fixed, where one model writes every player's move"
+        )
+
     async def evaluate(self, state: Game, tools: Tools) -> Score:
         """The team's mean reward per night so far, mapped to [0, 1] by the scenario's bounds.
 

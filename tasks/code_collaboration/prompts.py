@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestry import Problem, Score, show_call
 
-from .options import Feedback
+from .options import ROLES, Feedback
 from .program import AUX, HELPERS
 
 RUBRIC = """\
@@ -36,20 +36,36 @@ def for_main(problem: Problem, shown: Sequence[str] = (), helpers: int = 1) -> s
 
     `shown` is the helpers' code where main may see it.
     """
-    data = problem.data
-    example = ""
-    if "example" in data:
-        args, expected = data["example"]
-        example = f"\nExample: {show_call(data['entry_point'], args)} returns {expected!r}."
-    names = HELPERS[:helpers]
+    data, names = problem.data, HELPERS[:helpers]
     told = [f"{data[f'{name}_signature']} ..." for name in names]
     if shown:
         told = [code[: MAX_HELPER_CHARS // helpers] or "# no code" for code in shown]
     promised = "\n".join(["# already defined", *told])
     return (
-        f"{problem.prompt}{example}\n\n{data['main_goal']} Do not define {' or '.join(names)} "
+        f"{_problem(problem)}\n\n{data['main_goal']} Do not define {' or '.join(names)} "
         f"yourself.\n\n{block(promised)}\n\n{block(_signature(problem))}"
     )
+
+
+def for_one(problem: Problem) -> str:
+    """The problem alone, for one who writes the whole function."""
+    asked = f"Write the function {problem.data['entry_point']}."
+    return f"{_problem(problem)}\n\n{asked}\n\n{block(_signature(problem))}"
+
+
+def for_all(problem: Problem, helpers: int = 1, reviewer: bool = False) -> str:
+    """The problem and each part of the program, for one who writes all of them."""
+    data = problem.data
+    parts = [
+        f"{role} is the function {name}: {data[f'{name}_goal']}\n{block(data[f'{name}_signature'])}"
+        for role, name in zip(ROLES, HELPERS[:helpers], strict=False)
+    ]
+    parts += [
+        f"main is the function {data['entry_point']}, which calls {' and '.join(HELPERS[:helpers])}"
+        f" and uses what comes back.\n{block(_signature(problem))}"
+    ]
+    said = ["reviewer says in a few sentences what is wrong in these."] if reviewer else []
+    return "\n\n".join([_problem(problem), *parts, *said])
 
 
 def for_reviewer(problem: Problem, codes: Sequence[tuple[str, str]], results: Sequence[str]) -> str:
@@ -90,6 +106,15 @@ def result(score: Score, mode: Feedback) -> str:
 def block(code: str) -> str:
     """A fenced block of Python."""
     return f"```python\n{code.strip()}\n```"
+
+
+def _problem(problem: Problem) -> str:
+    """Its text with its one example."""
+    if "example" not in problem.data:
+        return problem.prompt
+    args, expected = problem.data["example"]
+    call = show_call(problem.data["entry_point"], args)
+    return f"{problem.prompt}\nExample: {call} returns {expected!r}."
 
 
 def _signature(problem: Problem) -> str:

@@ -26,7 +26,7 @@ from .outcome import run_tests
 from .program import AUX, HELPERS, Program, without_promise
 from .samples import samples
 from .schemes import SCHEMES
-from .verdict import judged
+from .verdict import judged, judged_alone
 
 BANK = Path(__file__).with_name("problems.jsonl")
 HELPER = AgentSpec(
@@ -47,6 +47,18 @@ REVIEWER = AgentSpec(
     goal="Find what is wrong in the code, so that main can mend it.",
     system_prompt="You review the Python code of a team. Say in a few sentences what is wrong in "
     "the main function or in how it calls its helpers, and how to mend it.",
+)
+ALONE = AgentSpec(
+    role="alone",
+    goal="Write the function.",
+    system_prompt="You are a Python programmer. Answer with one Python code block that defines the "
+    "function, and nothing else.",
+)
+ALL = AgentSpec(
+    role="alone",
+    goal="Write all functions of the program.",
+    system_prompt="You are a Python programmer. You write all functions of a program, each under "
+    "its heading in a Python code block of its own.",
 )
 _GOAL = "Write the main function, which calls {all} and uses what they return."
 _PROMPT = (
@@ -115,6 +127,7 @@ class CodeCollaboration(BaseTask[Work]):
     rubric = prompts.RUBRIC
     solved = "solved"
     schemes = SCHEMES
+    team_parts = ("cooperation",)
     options: Options
 
     def asked_agents(self) -> tuple[AgentSpec, ...]:
@@ -205,6 +218,24 @@ class CodeCollaboration(BaseTask[Work]):
             state.problem, state.views(self.options.helpers), tools
         )
         return self.score(feedback=feedback, tags=tags, **parts)
+
+    def single(self) -> AgentSpec:
+        return ALONE
+
+    def observe_single(self, problem: Problem) -> str:
+        return prompts.for_one(problem)
+
+    async def evaluate_single(self, state: Work, answer: str, tools: Tools) -> Score:
+        """By the problem's tests alone."""
+        code = extract_code(answer, state.problem.data["entry_point"])
+        parts, feedback, tags = await judged_alone(state.problem, code, tools)
+        return self.score(feedback=feedback, tags=tags, **parts)
+
+    def fixed(self) -> AgentSpec:
+        return ALL
+
+    def observe_fixed(self, problem: Problem) -> str:
+        return prompts.for_all(problem, self.options.helpers, self.options.reviewer)
 
     def delivered(self, state: Work) -> str:
         """The program of all."""

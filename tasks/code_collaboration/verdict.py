@@ -36,12 +36,8 @@ async def judged(problem: Problem, views: Sequence[Program], tools: Tools) -> Ve
 
     The cooperation is that with the helper with whom it is the least.
     """
-    program, name = views[-1], problem.data["entry_point"]
-    outcome, floor = Outcome(0, 0), 0
-    if defined(program.main, name):
-        outcome, floor = await asyncio.gather(
-            run_tests(problem, program.text, tools), chance(problem, tools)
-        )
+    name = problem.data["entry_point"]
+    outcome, floor = await _tested(problem, views[-1], tools)
     passed = beyond_chance(outcome.passed, outcome.total, floor)
     found = [await _half(problem, view, passed, floor, outcome, tools) for view in views]
     least = min(found, key=lambda half: half.cooperation)
@@ -53,6 +49,34 @@ async def judged(problem: Problem, views: Sequence[Program], tools: Tools) -> Ve
     }
     feedback = _feedback(views, name, outcome, least.objection)
     return parts, feedback, _tags(views, name, outcome, found)
+
+
+async def judged_alone(problem: Problem, code: str, tools: Tools) -> Verdict:
+    """What the code of one who wrote the whole function is worth, by the same tests."""
+    name = problem.data["entry_point"]
+    outcome, floor = await _tested(problem, Program.of(problem, "", code), tools)
+    parts = {
+        "structure": float(defined(code, name) is not None),
+        "syntax": float(reward.is_valid(code)),
+        "tests": beyond_chance(outcome.passed, outcome.total, floor),
+    }
+    holds = {
+        "solved": outcome.solved,
+        "no_main": not parts["structure"],
+        "syntax_error": bool(code) and not parts["syntax"],
+    }
+    tried = f"The program passes {outcome.passed} of {outcome.total} tests."
+    said = tried if outcome.total else f"The answer defines no {name}."
+    failure = f" First failure: {outcome.failure}." if outcome.failure else ""
+    taken = f"Code taken from it:\n{code or '(none)'}"
+    return parts, f"{said}{failure}\n\n{taken}", [tag for tag, held in holds.items() if held]
+
+
+async def _tested(problem: Problem, program: Program, tools: Tools) -> tuple[Outcome, int]:
+    """What became of a program under the tests, and how many the best constant passes."""
+    if not defined(program.main, problem.data["entry_point"]):
+        return Outcome(0, 0), 0
+    return await asyncio.gather(run_tests(problem, program.text, tools), chance(problem, tools))
 
 
 async def _half(

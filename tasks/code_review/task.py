@@ -63,6 +63,7 @@ class CodeReview(TeamTask):
         "efficiency": 0.1,
     }
     solved = "solved"
+    team_parts = ("collaboration",)
     options_type: ClassVar[type[Frozen]] = Options
     options: Options
 
@@ -104,6 +105,9 @@ class CodeReview(TeamTask):
             feedback=_feedback(draft, last) if spoken else draft.summary,
             tags=_tags(before, after, last),
         )
+
+    def single(self) -> AgentSpec:
+        return WRITER
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         if not (reference := _given(problem, "reference")):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from orchestry import (
+    AgentSpec,
     Frozen,
     Problem,
     Score,
@@ -76,6 +77,9 @@ class Documentation(TeamTask):
         found = reward.parts(document)
         tags = remarks.tags(document, found, replaced=len(revised))
         return self.score(feedback=remarks.feedback(document), tags=tags, **found)
+
+    def single(self) -> AgentSpec:
+        return prompts.DOCUMENTER
 
     def delivered(self, state: Transcript) -> str:
         """The documenter's sections, those that the reviewer replaced in its words."""

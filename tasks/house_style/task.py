@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
+from orchestry import AgentSpec, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
 
 from . import prompts, reward
 from .brief import Brief
@@ -45,6 +45,9 @@ class HouseStyle(TeamTask):
             tags=reward.tags(text, brief),
             **reward.parts(text, brief),
         )
+
+    def single(self) -> AgentSpec:
+        return prompts.WRITER
 
     def gold(self, problem: Problem) -> Mapping[str, str]:
         gold = Brief.of(problem).gold

@@ -151,6 +151,9 @@ class Repair(TeamTask):
             tags=[tag for tag, holds in tags.items() if holds],
         )
 
+    def single(self) -> AgentSpec:
+        return CODER
+
     def delivered(self, state: Transcript) -> str:
         return diff(state.problem.data["files"], tree(state))
 

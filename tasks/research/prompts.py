@@ -26,6 +26,13 @@ WRITER = AgentSpec(
     system_prompt="You answer a question from a list of facts. Write one to three whole sentences "
     "in your own words, each with the id of its note in brackets before the full stop.",
 )
+ALONE = AgentSpec(
+    role="alone",
+    goal="Answer the question from the notes that it needs, in sentences that cite them.",
+    system_prompt="You answer a question from notes. Two of them are needed, or three. Write one "
+    "to three whole sentences in your own words, each with the id of its note in brackets before "
+    "the full stop.",
+)
 RUBRIC = """\
 An answer that settles the question from the notes alone. Each sentence answers it, says what \
 the cited note says and nothing contrary to it, and stands in the writer's own words.
@@ -46,6 +53,11 @@ def for_retriever(question: str, pool: Sequence[Note]) -> str:
 def for_analyst(question: str, retrieved: Sequence[Note]) -> str:
     """The question and the notes that were retrieved, in full."""
     return f"{shown(retrieved) or '(no notes)'}\n\nQuestion: {question}\n\nFacts, with their ids:"
+
+
+def for_one(question: str, pool: Sequence[Note]) -> str:
+    """The question and all notes in full."""
+    return f"{shown(pool)}\n\nQuestion: {question}\n\nAnswer, with ids in brackets:"
 
 
 def for_writer(question: str, claims: str) -> str:

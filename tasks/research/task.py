@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, datasets
+from orchestry import (
+    AgentSpec,
+    Frozen,
+    Problem,
+    Score,
+    Split,
+    TeamTask,
+    Tools,
+    Transcript,
+    datasets,
+)
 
 from . import cited, prompts, remarks, reward
 from .notes import pool
@@ -53,6 +64,22 @@ class Research(TeamTask):
         work = self._work(state)
         found = reward.parts(work)
         return self.score(feedback=remarks.feedback(work), tags=remarks.tags(work, found), **found)
+
+    def single(self) -> AgentSpec:
+        return prompts.ALONE
+
+    def observe_single(self, problem: Problem) -> str:
+        return prompts.for_one(problem.prompt, pool(problem, self.options.pool))
+
+    async def evaluate_single(self, state: Transcript, answer: str, tools: Tools) -> Score:
+        """The notes that it cites are those that it chose. Its sentences are the claims too, and no
+        others' words."""
+        work = self._work(state)
+        plain = replace(work, claims="")
+        found = {**reward.parts(plain), "claims": reward.claims(work)}
+        return self.score(
+            feedback=remarks.feedback(plain), tags=remarks.tags(plain, found), **found
+        )
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)

@@ -26,6 +26,15 @@ NARRATOR = AgentSpec(
     "three to six sentences. Name the characters, things and places, and keep the order of "
     "events. Answer with the telling only.",
 )
+ALONE = AgentSpec(
+    role="alone",
+    goal="Write the story, better it, and tell it shortly.",
+    system_prompt="You write short stories in plain prose. Use the characters, the object and the "
+    "place by name, and let the events happen in their order. First write the line `## writer` and "
+    "under it the story. Then write the line `## editor` and under it the whole story again, better "
+    "told: the same events in other words, with short sentences and long ones. Then write the line "
+    "`## narrator` and under it the story in three to six sentences, in new words.",
+)
 RUBRIC = """\
 A story in which something happens: the three events of the premise, in their order, each told by \
 what is done, seen and said. Naming an event, or dropping its words into other clauses, does not \

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import Frozen, Problem, Score, Split, TeamTask, Tools, Transcript, read_problems
+from orchestry import (
+    AgentSpec,
+    Frozen,
+    Problem,
+    Score,
+    Split,
+    TeamTask,
+    Tools,
+    Transcript,
+    read_problems,
+)
 
 from . import prompts, remarks, reward
 from .options import Options
@@ -58,6 +68,9 @@ class Story(TeamTask):
         work = reward.Work(state.problem, self.options, drafts, edits, state.last(NARRATOR))
         found = work.parts()
         return self.score(feedback=remarks.remarks(work), tags=remarks.tags(work, found), **found)
+
+    def single(self) -> AgentSpec:
+        return prompts.ALONE
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)

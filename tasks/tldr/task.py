@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from orchestry import BaseTask, Frozen, Problem, Score, Split, Tools, datasets
+from orchestry import AgentSpec, BaseTask, Frozen, Problem, Score, Split, Tools, datasets
 
 from . import prompts, reward, sources
 from .options import Options
@@ -68,6 +68,12 @@ class Tldr(BaseTask[Summaries]):
         pair = reward.text(state.concise, post), reward.text(state.detailed, post)
         found = reward.parts(*pair, self.options)
         return self.score(feedback=reward.remarks(*pair), tags=reward.tags(*pair, found), **found)
+
+    def single(self) -> AgentSpec:
+        return prompts.ALONE
+
+    def observe_single(self, problem: Problem) -> str:
+        return prompts.ask(problem.prompt)
 
     def gold(self, problem: Problem) -> Mapping[str, str] | None:
         return next(iter(self.graded(problem)), None)
