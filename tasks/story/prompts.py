@@ -31,9 +31,9 @@ ALONE = AgentSpec(
     goal="Write the story, better it, and tell it shortly.",
     system_prompt="You write short stories in plain prose. Use the characters, the object and the "
     "place by name, and let the events happen in their order. First write the line `## writer` and "
-    "under it the story. Then write the line `## editor` and under it the whole story again, better "
-    "told: the same events in other words, with short sentences and long ones. Then write the line "
-    "`## narrator` and under it the story in three to six sentences, in new words.",
+    "under it the story. Then write the line `## editor` and under it the whole story again, "
+    "better told: the same events in other words, with short sentences and long ones. Then write "
+    "the line `## narrator` and under it the story in three to six sentences, in new words.",
 )
 RUBRIC = """\
 A story in which something happens: the three events of the premise, in their order, each told by \

@@ -19,9 +19,9 @@ DETAILED = AgentSpec(
 ALONE = AgentSpec(
     role="alone",
     goal="Sum up the post twice, once in short and once at length.",
-    system_prompt="Sum up the input text twice, objectively and in your own words. First write the "
-    "line `## concise` and under it one short sentence. Then write the line `## detailed` and under "
-    "it two or three sentences, joined by words such as because, however and then.",
+    system_prompt="Sum up the input text twice, objectively and in your own words. First write "
+    "the line `## concise` and under it one short sentence. Then write the line `## detailed` and "
+    "under it two or three sentences, joined by words such as because, however and then.",
 )
 RUBRIC = """\
 Each text says only what the post says, and says it truly: what happened, to whom, and what the \
