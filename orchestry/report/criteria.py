@@ -15,6 +15,7 @@ from orchestry.report.held_out import (
     baselines,
     common_problems,
     held_evaluations,
+    lead,
     team_on,
     untrained,
 )
@@ -256,7 +257,8 @@ def _ahead_of_all(experiment: Experiment) -> _Answer:
         if not team or not gap or common_problems(team, held) < FEWEST_PROBLEMS:
             few.append(held.words)
         elif gap.low <= 0:
-            behind.append(f"{held.words} ({gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}])")
+            said = f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]{lead(team, held)}"
+            behind.append(f"{held.words} ({said})")
     if behind:
         return "not met", f"not shown to be ahead of {', '.join(behind)}"
     if few:

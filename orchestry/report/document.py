@@ -22,6 +22,7 @@ from orchestry.report.ground import grounds, said
 from orchestry.report.headline import summary
 from orchestry.report.held_out import Held, baselines, held_evaluations
 from orchestry.report.lessons import lessons
+from orchestry.report.measures import REWARD, measure
 from orchestry.report.paper import differences
 from orchestry.report.runs import Arm, Experiment, arms, by_task
 from orchestry.report.style import undrawn
@@ -38,6 +39,9 @@ _COMPARED = (
     "difference is shown."
 )
 _PAID = "USD counts cached answers as they would cost."
+_ALONE = (
+    "Baseline `single` is scored without what only a team can earn, so the lead over it is in {by}."
+)
 _COUNTED = (
     "These sentences follow from the figures. A figure rose or fell if its 95 % interval excludes "
     "0; each has an interval of its own, so of twenty that did not move one may seem to."
@@ -203,7 +207,14 @@ def _baselines(experiments: Sequence[Experiment]) -> str:
     found = tables.beside(experiments)
     if found is None:
         return "There are no baselines yet: `orchestry baselines run all --of RUN` plays them."
-    return f"{found}\n\nCompare rows with equal calls per problem. {_PAID}"
+    alone = [
+        by.name
+        for one in experiments
+        for held in baselines(one)
+        if (by := measure(one.run, held.run)) is not REWARD
+    ]
+    said = f"{_ALONE.format(by=alone[0])} " if alone else ""
+    return f"{found}\n\nCompare rows with equal calls per problem. {said}{_PAID}"
 
 
 def _cost(experiments: Sequence[Experiment], labels: Sequence[str]) -> str:

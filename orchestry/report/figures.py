@@ -32,7 +32,7 @@ from orchestry.report.curves import (
     tag_shares,
     window,
 )
-from orchestry.report.held_out import Held, baselines, by_best, on_own_task
+from orchestry.report.held_out import Held, by_best, of_equal_reward, on_own_task
 from orchestry.report.measures import searched
 from orchestry.report.runs import Arm, Experiment, by_task
 from orchestry.report.style import (
@@ -112,7 +112,7 @@ def caption(arms: Sequence[Arm], smooth: int) -> str:
     found = f"{_of(arms)}. A point is {point}; the band is {band}."
     if any(dev_rewards(run) for run in runs):
         found += " Diamonds: the team on dev problems, all trajectories."
-    if any(baselines(one) for arm in arms for one in arm.experiments):
+    if any(of_equal_reward(one) for arm in arms for one in arm.experiments):
         found += " Dashed: what baselines earn on the split named."
     return found
 
@@ -209,7 +209,7 @@ def _levels(axes: Axes, arms: Sequence[Arm]) -> None:
     """One dashed line per baseline: its mean over the runs that have it."""
     found: dict[str, list[float]] = {}
     for experiment in (one for arm in arms for one in arm.experiments):
-        for held in baselines(experiment):
+        for held in of_equal_reward(experiment):
             best = by_best(experiment.run, held)
             level = held.measures.best if best else held.measures.reward
             name = f"{held.name.replace('_', ' ')}, {held.split}{' (best of k)' if best else ''}"
@@ -373,7 +373,7 @@ def _rows(arm: Arm, experiment: Experiment, arms: Sequence[Arm]) -> list[_Row]:
     teams = [
         (f"{who}{one.words}", colour(arm.number), one, best) for one in on_own_task(experiment)
     ]
-    others = [(one, by_best(experiment.run, one)) for one in baselines(experiment)]
+    others = [(one, by_best(experiment.run, one)) for one in of_equal_reward(experiment)]
     return [*teams, *((f"{who}{one.words}", BASELINE, one, top) for one, top in others)]
 
 

@@ -31,7 +31,7 @@ from orchestry.report.held_out import (
     team_on,
     untrained,
 )
-from orchestry.report.measures import searched
+from orchestry.report.measures import REWARD, measure, searched, trajectory_rewards
 from orchestry.report.outcomes import over_time, rates
 from orchestry.report.runs import Arm, Experiment, Salvaged, arms
 from orchestry.report.stats import Interval
@@ -193,13 +193,19 @@ def _compared(team: Held, other: Held | None, name: str) -> Iterator[str]:
     if other is None or difference is None:
         return
     best, both = by_best(team.run, other), common_problems(team, other)
-    figures = [m.best if best else m.reward for m in (team.measures, other.measures)]
+    by = measure(team.run, other.run)
+    over = max if best else fmean
+    figures = [
+        fmean(map(over, trajectory_rewards(held.run.episodes, by).values()))
+        for held in (team, other)
+    ]
     calls = " and ".join(f"{held.measures.calls_per_problem:.1f}" for held in (team, other))
-    of = " (best of k)" if best else ""
+    said = [*(["best of k"] if best else []), *([] if by is REWARD else [by.name])]
+    of = f" ({', '.join(said)})" if said else ""
     who = "The team" if team.update is None else f"The team after update {team.update}"
     yield (
-        f"{who} earns {figures[0].mean:.3f}{of} on {team.split} problems{team.elsewhere}, {name} "
-        f"{figures[1].mean:.3f}, at {calls} calls per problem; paired over the "
+        f"{who} earns {figures[0]:.3f}{of} on {team.split} problems{team.elsewhere}, {name} "
+        f"{figures[1]:.3f}, at {calls} calls per problem; paired over the "
         f"{counted(both, 'problem')} that both played: {signed(difference)}: "
         f"{shows_gain(difference, both)}."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestry.report.measures import Measures, gain, searched
+from orchestry.report.measures import REWARD, Measures, gain, measure, searched
 from orchestry.report.runs import Experiment, Salvaged
 from orchestry.report.stats import FEWEST_PROBLEMS, Interval
 from orchestry.store.journal import Learned
@@ -112,6 +112,12 @@ def baselines(experiment: Experiment) -> list[Held]:
     return sorted(found, key=lambda one: (one.split, one.name, one.samples or 0))
 
 
+def of_equal_reward(experiment: Experiment) -> list[Held]:
+    """The baselines that earn the reward of the run's team: not `single`, if it is scored without
+    some parts."""
+    return [one for one in baselines(experiment) if measure(experiment.run, one.run) is REWARD]
+
+
 def untrained(one: Held, among: list[Held]) -> Held | None:
     """The untrained team on the same problems in the same way; None for itself."""
     if not one.update:
@@ -134,8 +140,14 @@ def by_best(team: Run, other: Held) -> bool:
 
 
 def ahead(team: Held, other: Held) -> Interval | None:
-    """The team's lead, paired by problem; None without common problems."""
+    """The team's lead, paired by problem, in `measure`; None without common problems."""
     return gain(team.run, other.run, by_best(team.run, other))
+
+
+def lead(team: Held, other: Held) -> str:
+    """What the lead is in, for a sentence: '' for the reward."""
+    by = measure(team.run, other.run)
+    return "" if by is REWARD else f" in {by.name}"
 
 
 def common_problems(one: Held, other: Held) -> int:

@@ -17,6 +17,7 @@ from orchestry.report.held_out import (
     baselines,
     common_problems,
     held_evaluations,
+    lead,
     shows_gain,
     team_on,
     untrained,
@@ -127,7 +128,7 @@ def _beside(experiment: Experiment) -> Iterator[str]:
         gap = ahead(team, held) if team else None
         if team and gap:
             word = shows_gain(gap, common_problems(team, held)).partition(":")[0]
-            found.setdefault(word, []).append(f"{held.words} ({gap.mean:+.3f})")
+            found.setdefault(word, []).append(f"{held.words} ({gap.mean:+.3f}{lead(team, held)})")
     for word, names in found.items():
         yield f"Beside baselines, the team's reward, {word}: {', '.join(names)}."
 

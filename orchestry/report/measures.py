@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from orchestry.core.types import Score
 from orchestry.report.stats import Interval, difference, expected_best, interval, pass_at
 from orchestry.store.journal import Answered, Event, Opened, Stopped
 from orchestry.store.records import EpisodeRecord
@@ -14,6 +15,18 @@ from orchestry.store.run import Run
 
 KS = (1, 3, 5, 10)
 """The k of pass@k and of best-of-k."""
+SINGLE = "single"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number of a trajectory by which runs are compared."""
+
+    name: str
+    of: Callable[[Score], float]
+
+
+REWARD = Measure("reward", lambda score: score.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +89,34 @@ def measured(run: Run) -> Measures | None:
 
 
 def gain(found: Run, beside: Run, best: bool | None = None) -> Interval | None:
-    """One run's reward minus another's, paired over the problems of both; None: no common problem.
+    """One run's measure minus another's (see `measure`), paired over the problems of both; None: no
+    common problem.
 
     `best`: compare each problem's best trajectory instead of the mean of all. None: do so if the
     first run is a search."""
     figure = max if (searched(found) if best is None else best) else fmean
-    sides = [trajectory_rewards(run.episodes) for run in (found, beside)]
+    by = measure(found, beside)
+    sides = [trajectory_rewards(run.episodes, by) for run in (found, beside)]
     return difference(*({name: figure(row) for name, row in side.items()} for side in sides))
+
+
+def measure(one: Run, other: Run) -> Measure:
+    """What two runs are compared by: the reward. Where only one of them is of baseline `single`,
+    which is scored without what only a team can earn: the pass rate, or, if the task has no
+    `solved`, the mean of the parts that both have."""
+    if (one.config.get("baseline") == SINGLE) == (other.config.get("baseline") == SINGLE):
+        return REWARD
+    leaves = ([leaf for record in run.episodes for leaf in record.leaves()] for run in (one, other))
+    parts = [{part.name for leaf in found for part in leaf.score.parts} for found in leaves]
+    if parts[0] == parts[1]:
+        return REWARD
+    if tag := one.summary.solved or other.summary.solved:
+        return Measure("pass rate", lambda score: float(tag in score.tags))
+    both = parts[0] & parts[1]
+    return Measure(
+        f"reward for {', '.join(sorted(both))}",
+        lambda score: Score(parts=tuple(p for p in score.parts if p.name in both)).total,
+    )
 
 
 def searched(run: Run) -> bool:
@@ -102,13 +136,15 @@ def _search(run: Run) -> Mapping[str, Any]:
     return found
 
 
-def trajectory_rewards(records: Iterable[EpisodeRecord]) -> dict[str, list[float]]:
+def trajectory_rewards(
+    records: Iterable[EpisodeRecord], by: Measure = REWARD
+) -> dict[str, list[float]]:
     """Per problem, the rewards of all its trajectories over repeated episodes: the task's scores,
-    without the judge."""
+    without the judge. `by`: another measure of them."""
     found: dict[str, list[float]] = {}
     for record in records:
         rewards = found.setdefault(record.problem, [])
-        rewards += [leaf.score.total for leaf in record.trajectories()]
+        rewards += [by.of(leaf.score) for leaf in record.trajectories()]
     return found
 
 

@@ -29,7 +29,15 @@ from orchestry.report.curves import (
     tag_shares,
 )
 from orchestry.report.headline import signed
-from orchestry.report.held_out import Held, ahead, baselines, held_evaluations, team_on, untrained
+from orchestry.report.held_out import (
+    Held,
+    ahead,
+    baselines,
+    held_evaluations,
+    lead,
+    team_on,
+    untrained,
+)
 from orchestry.report.measures import Measures
 from orchestry.report.outcomes import Figure, over_problems, rates, schemes_said
 from orchestry.report.runs import Arm, Experiment, Salvaged
@@ -141,8 +149,11 @@ class Rated:
 
     def cells(self, run: Salvaged) -> list[str]:
         """A measurement's."""
-        found = []
+        found, own = [], {one.name for one in rates([run])}
         for one in self.rates:
+            if one.name not in own:  # one model alone does not cooperate
+                found.append("-")
+                continue
             mean = over_problems(run, one)
             ends = f"[{one.words(mean.low)}, {one.words(mean.high)}]"
             found.append(f"{one.words(mean.mean)} {ends}")
@@ -219,7 +230,7 @@ def _figures(measures: Measures) -> list[str]:
 
 def _ahead(team: Held | None, other: Held | None) -> str:
     difference = ahead(team, other) if team and other else None
-    return signed(difference) if difference else "-"
+    return f"{signed(difference)}{lead(team, other)}" if team and other and difference else "-"
 
 
 def kind_shares(arm: Arm) -> str:

@@ -38,8 +38,8 @@ NO_PARTS = "no_parts"
 """The tag of an answer without any heading."""
 SYSTEM = (
     "You do the work of a whole team alone, and write every part yourself: {roles}. Begin each "
-    "part with its heading. Below is what each part is. Where such a text says `only`, or leaves "
-    "something to others, it speaks of its own part: the other parts are yours too.\n\n{parts}"
+    "part with its heading. Each text below is about its own part: what it leaves to others is "
+    "yours too, in their parts.\n\n{parts}"
 )
 SINGLE = (
     "You do the work of a whole team alone. Its goals:\n\n{goals}\n\nAnswer with what the team "

@@ -22,7 +22,7 @@ def test_no_note_of_one_baseline_is_counted_with_the_next(cli: CommandLine) -> N
 
 def test_list_names_every_baseline(cli: CommandLine) -> None:
     names = [line.split()[0] for line in cli("baselines", "list").out.splitlines()]
-    assert names == ["fixed", "best_of_n", "concat", "sequential", "discussion"]
+    assert names == ["fixed", "best_of_n", "concat", "sequential", "discussion", "single"]
 
 
 def test_all_are_played_and_shown_in_a_table(cli: CommandLine) -> None:
@@ -36,6 +36,7 @@ def test_all_are_played_and_shown_in_a_table(cli: CommandLine) -> None:
         "concat",
         "sequential",
         "discussion",
+        "single",
     ]
     assert all(len(line) <= 80 for line in found.out.splitlines())
     assert "pass@" not in found.out  # words has no word for solved
@@ -108,7 +109,7 @@ def test_a_dry_run_has_no_noise_in_its_figures_last_digits(cli: CommandLine) -> 
 
 def test_the_budget_ends_all_of_them_with_code_3(cli: CommandLine) -> None:
     args = ("baselines", "run", "all", *PLAIN, *PRICED, "--samples", "2", "--out", "b")
-    found = cli(*args, "--budget", "0.01")
+    found = cli(*args, "--budget", "0.012")
     assert found.code == 3
     assert "fixed has played 1 of 5 problems, best_of_n, concat" in found.err
     assert "the same command with a larger --budget continues" in found.err

@@ -177,7 +177,7 @@ def test_fixed_is_the_model_that_all_agents_are() -> None:
         arranged(usual, Duo())
 
 
-@pytest.mark.parametrize("name", ["fixed", "concat", "discussion"])
+@pytest.mark.parametrize("name", ["concat", "discussion"])
 def test_a_task_that_shows_answers_only_is_refused_before_anything_is_spent(name: str) -> None:
     class Relay(Words):
         def observe(self, state: Transcript, agent: str) -> str:
@@ -188,7 +188,7 @@ def test_a_task_that_shows_answers_only_is_refused_before_anything_is_spent(name
         check_first_state(config, task, task.problems("train")[0])
 
 
-@pytest.mark.parametrize("name", ["fixed", "concat", "sequential", "discussion"])
+@pytest.mark.parametrize("name", ["fixed", "single", "concat", "sequential", "discussion"])
 def test_a_baseline_keeps_problems_reward_and_options(name: str) -> None:
     _, task = arranged(RunConfig(baseline=name), Words())
     assert (task.name, task.problems("dev")) == ("words", Words().problems("dev"))
@@ -197,6 +197,7 @@ def test_a_baseline_keeps_problems_reward_and_options(name: str) -> None:
         count_stages(task, task.problems("dev")[0])
         == {
             "fixed": 1,
+            "single": 1,
             "concat": 1,
             "sequential": 3,
             "discussion": 2,
@@ -256,4 +257,6 @@ def test_an_answer_without_headings_is_everyones() -> None:
 
 
 def test_every_baseline_is_explained() -> None:
-    assert list(BASELINES) == ["fixed", "best_of_n", "concat", "sequential", "discussion"]
+    assert list(BASELINES) == [
+        *("fixed", "best_of_n", "concat", "sequential", "discussion", "single")
+    ]
