@@ -92,7 +92,7 @@ def _run(
     baselines beside it. Every problem is played once; `--episodes N` takes the first N. `--budget`
     caps all baselines together. A second call continues where the first stopped.
     """
-    from orchestry.engine.evaluate import Baselines
+    from orchestry.engine.evaluate import Baselines, fitting
     from orchestry.task.arrangements import BASELINES
 
     if not names:
@@ -100,29 +100,12 @@ def _run(
     if source and out:
         ctx.fail("--of RUN keeps the results in the run: leave out --out")
     config = _of_run(source, flags) if source else config_from(**flags)
-    wanted = _fitting(config) if "all" in names else tuple(dict.fromkeys(names))
+    wanted = fitting(config, _told) if "all" in names else tuple(dict.fromkeys(names))
     asked = Baselines(config, wanted, split, samples, flags["episodes"])
     if dry_run:
         _estimate(asked, source, as_json=as_json)
         return 0
     return _play(asked, _root(config, source, out), verbose=verbose, as_json=as_json)
-
-
-def _fitting(config: RunConfig) -> tuple[str, ...]:
-    """All baselines that the task can be played as; says which are left out, and why."""
-    from orchestry.core.errors import ConfigError
-    from orchestry.task.arrangements import ARRANGEMENTS, BASELINES, arranged
-    from orchestry.task.registry import load_task
-
-    task, found = load_task(config.task, config.task_path, options=config.options), list[str]()
-    for name in BASELINES:
-        asked = config.model_copy(update={"baseline": name if name in ARRANGEMENTS else None})
-        try:
-            arranged(asked, task)
-            found.append(name)
-        except ConfigError as error:
-            typer.echo(f"left out: {error}", err=True)
-    return tuple(found)
 
 
 def _root(config: RunConfig, source: Path | None, out: Path | None) -> Path:
@@ -161,6 +144,10 @@ def _of_run(source: Path, flags: RunFlags) -> RunConfig:
             f"{now!r} was given: leave out --set {key}, or play without --of"
         )
     return config
+
+
+def _told(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _note(text: str) -> None:

@@ -111,22 +111,21 @@ class Run(store.Run):
     ) -> dict[str, Run]:
         """Plays baselines with this run's task, model and seeds; results are stored in the run.
 
-        `names`: one or more, as in `orchestry baselines list`; None plays all. Each problem of the
+        `names`: one or more, as in `orchestry baselines list`; None plays all that fit the task. Each problem of the
         split, or of its first `episodes`, is played `samples` times. `budget_usd` caps all of them
         together; None keeps the run's cap. Returns the runs by name, up to the one that stopped at
         the cap. Raises ConfigError for an unknown name.
         """
-        from orchestry.engine.evaluate import Baselines
+        from orchestry.engine.evaluate import Baselines, fitting
         from orchestry.engine.session import Silent
         from orchestry.engine.trust import of_run
-        from orchestry.task.arrangements import BASELINES
 
         names = [names] if isinstance(names, str) else names
         today = {} if budget_usd is None else {"budget": {"usd": budget_usd}}
-        config = of_run(self.folder, today, trust, (observer or Silent()).note)
-        asked = Baselines(
-            config, [*BASELINES] if names is None else names, split, samples, episodes
-        )
+        note = (observer or Silent()).note
+        config = of_run(self.folder, today, trust, note)
+        wanted = fitting(config, note) if names is None else names
+        asked = Baselines(config, wanted, split, samples, episodes)
         played = asked.play(self.folder / "baselines", observer)
         return {name: with_methods(run) for name, run in zip(asked.names, played, strict=False)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,8 @@ from orchestry.store.journal import Learned
 from orchestry.store.measurements import EVALUATIONS, Measurement, host_of
 from orchestry.store.records import Summary
 from orchestry.store.run import Run, load_run, read_config
-from orchestry.task.arrangements import ARRANGEMENTS, BASELINES
+from orchestry.task.arrangements import ARRANGEMENTS, BASELINES, arranged
+from orchestry.task.registry import load_task
 
 SAMPLES = 10
 """A baseline plays this many trajectories per problem, enough for pass@10."""
@@ -209,6 +210,19 @@ class Baselines:
             changes["search"], samples = {"strategy": name}, None
         plain = merge(self.config.plain(), changes)
         return held_out_config(plain, self.split, None, samples, self.episodes)
+
+
+def fitting(config: RunConfig, note: Callable[[str], None]) -> tuple[str, ...]:
+    """All baselines that the config's task can be played as; notes which are left out, and why."""
+    task, found = load_task(config.task, config.task_path, options=config.options), list[str]()
+    for name in BASELINES:
+        asked = config.model_copy(update={"baseline": name if name in ARRANGEMENTS else None})
+        try:
+            arranged(asked, task)
+            found.append(name)
+        except ConfigError as error:
+            note(f"left out: {error}")
+    return tuple(found)
 
 
 def _whom(source: Run, learned: Learned | None) -> str:

@@ -165,8 +165,8 @@ def _check(own: RunConfig, changes: Mapping[str, Any]) -> None:
     """Raises ConfigError for a run, or settings, that another task can't take."""
     if own.baseline is not None:
         raise ConfigError(
-            f"baseline {own.baseline} learned nothing: `orchestry baselines run {own.baseline} "
-            "--task OTHER` plays it on another task"
+            f"a run of baseline {own.baseline} has no team that could play another task: "
+            f"`orchestry baselines run {own.baseline} --task OTHER` plays it there, untrained"
         )
     if odd := [key for key, _ in leaves(changes) if key.partition(".")[0] not in SECTIONS]:
         raise ConfigError(
