@@ -111,10 +111,10 @@ class Run(store.Run):
     ) -> dict[str, Run]:
         """Plays baselines with this run's task, model and seeds; results are stored in the run.
 
-        `names`: one or more, as in `orchestry baselines list`; None plays all that fit the task. Each problem of the
-        split, or of its first `episodes`, is played `samples` times. `budget_usd` caps all of them
-        together; None keeps the run's cap. Returns the runs by name, up to the one that stopped at
-        the cap. Raises ConfigError for an unknown name.
+        `names`: one or more, as in `orchestry baselines list`; None plays all that fit the
+        task. Each problem of the split, or of its first `episodes`, is played `samples` times.
+        `budget_usd` caps all of them together; None keeps the run's cap. Returns the runs by name,
+        up to the one that stopped at the cap. Raises ConfigError for an unknown name.
         """
         from orchestry.engine.evaluate import Baselines, fitting
         from orchestry.engine.session import Silent

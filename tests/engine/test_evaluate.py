@@ -41,7 +41,8 @@ def test_all_baselines_play_the_same_problems_with_the_same_seeds(tmp_path: Path
         assert run.summary.stopped == "done"
     drawn = {name: run.episodes[0].calls for name, run in found.items()}
     # a beam of 4 and 2 over three stages pays for seven trajectories
-    assert drawn == {"fixed": 3, "best_of_n": 21, "concat": 9, "sequential": 9, "discussion": 18}
+    several = {"best_of_n": 21, "concat": 9, "sequential": 9, "discussion": 18}
+    assert drawn == {"fixed": 3, "single": 3, **several}
     assert {name: run.summary.baseline for name, run in found.items()} == {
         **{name: name for name in NAMES},
         "best_of_n": None,

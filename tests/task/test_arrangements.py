@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry import Score, Transcript
+from orchestry import AgentSpec, Score, Transcript
 from orchestry.core.config import AgentConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Limits, Request, Tools, Tree
@@ -19,6 +20,7 @@ from orchestry.sandbox import open_sandbox
 from orchestry.task.arrangements import (
     ALONE,
     BASELINES,
+    Single,
     arranged,
     check_first_state,
     heading,
@@ -163,6 +165,56 @@ def test_fixed_knows_every_agents_prompt_and_may_write_as_much_as_all() -> None:
     own = settled.agents[ALONE]
     assert (own.max_tokens, own.system_prompt) == (config.sampling.max_tokens + 7, prompt)
     assert arranged(settled, Duo())[0] == settled  # as a resume finds it
+
+
+def test_single_is_asked_the_problem_and_answers_for_all() -> None:
+    policy = Scripted(lambda request: "a a a")
+    tree = play("single", Words(), policy)
+    assert asked(policy) == [[(ALONE, "word 0")]]
+    state = tree.leaves[0].trajectory.state
+    assert state.inner.said == tuple((spec.role, "a a a") for spec in Words.agents)
+    assert tree.leaves[0].number == pytest.approx(0.3)
+
+
+def test_single_has_the_goals_of_a_task_that_does_not_word_it() -> None:
+    config, task = arranged(RunConfig(baseline="single"), Words())
+    prompt = task.agents[0].system_prompt
+    assert "writer: write\nreviewer: review\nrefactorer: improve" in prompt
+    own = config.agents[ALONE]
+    assert (own.system_prompt, own.max_tokens) == (prompt, 3 * config.sampling.max_tokens)
+    assert arranged(config, Words())[0] == config  # as a resume finds it
+
+
+class Praised(Words):
+    """Half of its reward is for what only a team does; its evaluate is no coroutine."""
+
+    weights: ClassVar[Mapping[str, float]] = {"quality": 0.5, "praise": 0.5}
+    team_parts = ("praise",)
+
+    def evaluate(self, state: Transcript, tools: Tools) -> Score:  # type: ignore[override]
+        work = state.last("refactorer")
+        return self.score(quality=work.count("a") / 10, praise=0.2, tags=("tried",))
+
+
+def test_single_is_scored_without_what_only_a_team_can_earn() -> None:
+    tree = play("single", Praised(), Scripted(lambda request: "aaaaa"))
+    score = tree.leaves[0].trajectory.score
+    assert score is not None
+    assert [(part.name, part.value) for part in score.parts] == [("quality", 0.5)]
+    assert (score.total, score.tags) == (0.5, ("tried",))
+
+
+@given(st.lists(st.sampled_from(["## a", "b:", "x = 1", "# A #", "**B**", "a b", ""])))
+def test_singles_answer_is_whole_unless_every_part_has_its_heading(lines: list[str]) -> None:
+    class Letters(Duo):
+        agents = (AgentSpec(role="a"), AgentSpec(role="b"))
+
+    _, task = arranged(RunConfig(baseline="single"), Letters())
+    assert isinstance(task, Single)
+    answer = "\n".join(lines)
+    found = task.shares(answer)
+    headed = {"## a", "# A #"} & {*lines} and {"b:", "**B**"} & {*lines}
+    assert found == (shared_out(answer, ("a", "b")) if headed else dict.fromkeys("ab", answer))
 
 
 def test_fixed_is_the_model_that_all_agents_are() -> None:
