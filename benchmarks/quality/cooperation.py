@@ -49,7 +49,7 @@ from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store.checkpoints import CHECKPOINT, checkpoint, chosen_update
 from orchestry.store.run import Run
-from orchestry.task.arrangements import ALONE
+from orchestry.task.arrangements import ALONE, ONE_MODEL
 from orchestry.task.registry import load_task
 
 TASK = "code_collaboration"
@@ -68,7 +68,9 @@ GOLDS = "golds"
 REWARDED = 6
 """No gold of one in so many of train's families makes the warm start: MAGRPO plays those, and what
 problems they make with the other families. Where it knew the gold, half of its groups are equal."""
-BASELINES = ("fixed", "concat", "sequential", "discussion")
+BASELINES = ("single", "fixed", "concat", "sequential", "discussion")
+ASKED_FIXED = "for the whole program"
+"""What `fixed` is asked for. Runs that were kept from before were asked for each half."""
 WARM_UP: How = {"epochs": 1, "learning_rate": 1e-3}
 """Of fine-tuning; chosen on families of train that were left out of it."""
 ADAPTERS: Mapping[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 1}
@@ -145,11 +147,11 @@ class Bench:
         """A team on the test problems of a bank, as it is or as a baseline."""
         seed = 0 if team == UNTRAINED else seed
         name = "-".join([team, str(seed), bank, *([baseline] if baseline else [])])
-        place = self.place(name)
+        place = self.place(name, *([ASKED_FIXED] if baseline == "fixed" else []))
         if (run := played(place)) is not None:
             return run  # a kept run's team may have no checkpoint here
         start = self.start(team, seed)
-        if baseline == "fixed" and start is not None:
+        if baseline in ONE_MODEL and start is not None:
             start = self._alone(start, seed)
         samples = SAMPLES if baseline is None else BASELINE_SAMPLES
         drawn = {key: value for key, value in LEARN.items() if not key.startswith("evaluate")}
@@ -188,9 +190,9 @@ class Bench:
             "allow_unsafe_code": True,
         }
 
-    def place(self, name: str) -> Path:
-        """The folder of a run."""
-        return kept.place(self.folder, name, *self.settings(name.partition("-")[0]))
+    def place(self, name: str, *more: str) -> Path:
+        """The folder of a run; `more` is what it alone depends on."""
+        return kept.place(self.folder, name, *self.settings(name.partition("-")[0]), *more)
 
     def settings(self, team: str) -> list[Any]:
         """All that a team's runs depend on besides the seed, as plain data."""
@@ -231,7 +233,7 @@ class Bench:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def _alone(self, start: Path, seed: int) -> Path:
-        """A checkpoint whose one agent has the main programmer's adapter: it writes both parts."""
+        """A checkpoint whose one agent has the main programmer's adapter: it writes everything."""
         place = self.place(f"alone-{seed}")
         if not place.exists():
             shutil.copytree(start / "main", place / ALONE)

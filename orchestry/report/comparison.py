@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from orchestry.report.held_out import by_best, held_evaluations
-from orchestry.report.measures import searched
+from orchestry.report.measures import REWARD, Measure, measure, searched
 from orchestry.report.runs import Experiment, Salvaged, differing, telling_settings
 from orchestry.report.stats import Interval, difference
 from orchestry.store.records import NodeRecord
@@ -72,11 +72,18 @@ def _held_out(first: Experiment, second: Experiment) -> Iterator[Figure]:
         one, other = (found[split, samples, task] for found in teams)
         updates = " and ".join(_after(held.update) for held in (one, other))
         each = f", {samples} samples each" if samples else ""
-        best = by_best(other.run, one)
-        name = f"held-out {'best of k' if best else 'reward'}, {split}{each}{task}"
+        best, by = by_best(other.run, one), measure(one.run, other.run)
+        name = f"held-out {_named(by, best)}, {split}{each}{task}"
         over = max if best else fmean
-        found = _paired(f"{name} ({updates})", one.run, other.run, _total, over)
+        found = _paired(f"{name} ({updates})", one.run, other.run, partial(_measured, by), over)
         yield replace(found, kind="held-out")
+
+
+def _named(by: Measure, best: bool) -> str:
+    """`reward` or `best of k`; of another measure that too."""
+    if by is REWARD:
+        return "best of k" if best else by.name
+    return f"{by.name}{', best of k' if best else ''}"
 
 
 def _after(update: int | None) -> str:
@@ -85,9 +92,10 @@ def _after(update: int | None) -> str:
 
 def _rewards(first: Salvaged, second: Salvaged) -> Iterator[Figure]:
     """On the problems of the runs themselves: rewards, parts of the score, and tags."""
-    rewards = [_paired("reward", first, second, _total)]
+    by = measure(first, second)
+    rewards = [_paired(by.name, first, second, partial(_measured, by))]
     if searched(first) or searched(second):
-        rewards.append(_paired("best of k", first, second, _total, max))
+        rewards.append(_paired(_named(by, True), first, second, partial(_measured, by), max))
     yield from (replace(one, kind="reward") for one in rewards)
     leaves = [leaf for run in (first, second) for one in run.episodes for leaf in one.leaves()]
     names = dict.fromkeys(part.name for leaf in leaves for part in leaf.score.parts)
@@ -118,8 +126,8 @@ def _by_problem(run: Run, figure: Leaf, over: Callable[[list[float]], float]) ->
     return {problem: over(figures) for problem, figures in found.items() if figures}
 
 
-def _total(leaf: NodeRecord) -> float:
-    return leaf.score.total
+def _measured(by: Measure, leaf: NodeRecord) -> float:
+    return by.of(leaf.score)
 
 
 def _part(name: str, leaf: NodeRecord) -> float | None:

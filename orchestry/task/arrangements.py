@@ -299,6 +299,8 @@ class Single(Alone):
                 f"earn, and all other weights of {task.name} are zero: give one of them some"
             )
         vars(self).update(weights=weights, part_weights=weights, schemes=())
+        if names:
+            vars(self).update(rubric="")  # it says what good teamwork is
 
     def observe(self, state: Gathered, agent: str) -> str:
         return self.task.observe_single(state.problem)
@@ -308,6 +310,9 @@ class Single(Alone):
         found = {match[1].lower() for match in headings(self.team).finditer(answer)}
         whole = found < {role.lower() for role in self.team}
         return dict.fromkeys(self.team, answer) if whole else shared_out(answer, self.team)
+
+    def delivered(self, state: Gathered) -> str:
+        return ""  # its answer
 
     async def evaluate(self, state: Gathered, tools: Tools) -> Score:
         answer = state.by(ALONE) if state.answers else None

@@ -13,6 +13,7 @@ from orchestry import extract_code, join_code
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.types import Problem
 from orchestry.engine.evaluate import Baselines, evaluate
+from orchestry.report.comparison import compared
 from orchestry.report.criteria import criteria
 from orchestry.report.headline import headline
 from orchestry.report.held_out import baselines, of_equal_reward
@@ -73,6 +74,17 @@ def test_one_model_is_sent_the_problem_and_nothing_of_a_team(
     alone = [json.dumps(body) for body in played[1] if "Write the function" in json.dumps(body)]
     assert len(alone) == 6 * 2
     assert not [body for body in alone if "aux" in body or "helper" in body]
+
+
+def test_a_team_and_a_trained_single_model_are_compared_by_problems_solved(
+    played: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    places = ("evaluations/test--samples-2", "baselines/single--test--samples-2")
+    first, second = (read_experiments([played[0] / place])[0] for place in places)
+    figures = {one.name: one for one in compared(first, second).figures}
+    assert "reward" not in figures
+    assert figures["pass rate"].first == 0.0
+    assert figures["pass rate"].second == 1.0
 
 
 def test_a_lead_over_one_model_is_in_problems_solved(

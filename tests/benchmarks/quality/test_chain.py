@@ -44,7 +44,7 @@ def test_a_chain_plays_what_is_missing_and_no_more(
     runs = {seed: load_run(SMALL.folder(tmp_path, seed)) for seed in (0, 1)}
     sizes = {seed: len(run.events) for seed, run in runs.items()}
     assert all((run.folder / "evaluations/test--samples-2").is_dir() for run in runs.values())
-    assert len(list((runs[0].folder / "baselines").iterdir())) == 5
+    assert len(list((runs[0].folder / "baselines").iterdir())) == 6
     assert not (runs[1].folder / "baselines").exists()
     chain.play(SMALL, tmp_path)
     again = {seed: load_run(run.folder) for seed, run in runs.items()}
