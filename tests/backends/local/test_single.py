@@ -20,6 +20,7 @@ from tests.backends.letters import EVERY, GROUP, adapters, artefacts, config, le
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.slow
 def test_one_model_alone_is_trained_evaluated_and_resumed(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
