@@ -106,6 +106,11 @@ _NAMED_CODES = {
     "exceed_context": 400,
 }  # fmt: skip
 """Statuses, by words in an error's code or type."""
+_MINIMAX = {
+    "1001": 408, "1002": 429, "1004": 401, "1008": 402, "1026": 400, "1027": 400, "1039": 429,
+    "1041": 429, "1042": 400, "2013": 400, "2045": 429, "2049": 401, "2056": 429, "2061": 403,
+}  # fmt: skip
+"""Statuses, by MiniMax's codes (https://platform.minimax.io/docs/api-reference/errorcode)."""
 _OF_THE_ACCOUNT = {401, 402, 403}
 _NO_CREDIT = {"insufficient_quota", "billing_error"}
 _SAYS_NO_CREDIT = re.compile(r"credit balance|usage limits?\b|spend(?:ing)? limit", re.I)
@@ -362,6 +367,10 @@ def error_in(answer: Mapping[str, Any]) -> object:
     named = answer.get("error") or (errors[0] if isinstance(errors, list) and errors else None)
     if isinstance(named, str | dict) and named:
         return named
+    base = as_dict(answer.get("base_resp"))  # MiniMax's
+    if (number := str(base.get("status_code") or 0)) != "0":
+        said = f"{base.get('status_msg') or 'no message'} ({number})"
+        return {"code": _MINIMAX.get(number, 500), "message": said}
     codes = (str(answer.get(name)) for name in ("code", "status", "status_code"))
     is_error = "error" in (answer.get("type"), answer.get("object"))
     return answer if named or is_error or any(map(_STATUS.fullmatch, codes)) else None

@@ -169,7 +169,8 @@ class OpenAIProvider(SdkProvider):
             return bad_draw(self._endpoint, f"finish_reason {stop}")
         if not error and stop == "error":
             error = f"finish_reason error: {found}"
-        drawn = bool(choice or answer.get("usage"))
+        counts = any(as_dict(answer.get("usage")).values())
+        drawn = bool(choice or counts or answer.get("output_sensitive"))
         return failure_within(self._endpoint, error, drawn=drawn) if error else None
 
     def _message(self, message: Message) -> dict[str, Any]:

@@ -265,6 +265,54 @@ async def test_a_choice_that_failed_is_no_answer(choice: dict[str, Any], transie
     assert error.billed, "the vendor drew it"
 
 
+def minimax(code: int, **fields: Any) -> dict[str, Any]:
+    """MiniMax's answer of status 200 to a call that failed."""
+    usage = {"total_tokens": 0, "prompt_tokens": 0, "completion_tokens": 0}
+    base = {"status_code": code, "status_msg": "the cause"}
+    return {"id": "1", "choices": None, "usage": usage, "base_resp": base, **fields}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "transient", "refused"),
+    [
+        (1002, 429, True, False),
+        (1039, 429, True, False),
+        (2056, 429, True, False),
+        (1004, 401, False, False),
+        (2049, 401, False, False),
+        (1008, 402, False, False),
+        (1026, 400, False, True),
+        (2013, 400, False, True),
+        (1000, 500, True, False),
+        (9999, 500, True, False),
+    ],
+)
+async def test_minimax_tells_its_failures_in_base_resp(
+    code: int, status: int, transient: bool, refused: bool
+) -> None:
+    async with serving(reply(minimax(code))) as server, at("openai", server.url) as provider:
+        error = await failure(provider)
+    assert f"answered {status}: the cause ({code})" in str(error)
+    assert (error.transient, error.refused) == (transient, refused)
+    assert error.billed == transient, "this host is no vendor's own"
+
+
+async def test_what_minimax_drew_and_kept_back_is_billed() -> None:
+    raw = reply(minimax(1027, output_sensitive=True))
+    async with serving(raw) as server, at("openai", server.url) as provider:
+        error = await failure(provider)
+    assert (error.refused, error.billed) == (True, True)
+    long = minimax(2013)["base_resp"] | {"status_msg": "context window exceeds limit"}
+    async with (
+        serving(reply(minimax(0, base_resp=long))) as server,
+        at("openai", server.url) as provider,
+    ):
+        assert isinstance(await failure(provider), PromptTooLong)
+    fine = {**OPENAI_ANSWER, "base_resp": {"status_code": 0, "status_msg": ""}}
+    async with serving(reply(fine)) as server, at("openai", server.url) as provider:
+        assert (await provider.complete(request())).text == "Hello"
+
+
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 429])
 async def test_what_was_drawn_before_an_error_is_billed(vendor: str, code: int) -> None:
     counts = (OPENAI_ANSWER if vendor == "openai" else ANTHROPIC_ANSWER)["usage"]
