@@ -307,7 +307,7 @@ class Backend(ABC):
 
     def _in_use(self) -> list[Asked]:
         """The providers of this run, each once."""
-        found = [self.answering(role) for role in self._roles]
+        found = [self.answering(role) for role in [*self._roles, *self._own]]
         if self.config.judge.enabled:
             found.append(self.bench)
         if self.config.behaviors.enabled:

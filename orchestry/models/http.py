@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from importlib import import_module
@@ -29,7 +29,7 @@ from orchestry.core.errors import PromptTooLong, ProviderError
 from orchestry.core.extras import as_dict
 from orchestry.core.secrets import bare_address, keys_in_query, without_key, without_keys
 from orchestry.core.types import Request, utf8
-from orchestry.models.dialect import Dialect
+from orchestry.models.dialect import Dialect, Mend, ask
 
 CONNECT_S = 10.0
 """Seconds to wait for a connection; waiting is not billed."""
@@ -183,6 +183,21 @@ class SdkProvider:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._client.close()
+
+    async def _sent(
+        self,
+        body: Mapping[str, Any],
+        send: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        mend: Mend,
+    ) -> dict[str, Any]:
+        """The server's answer. If it took a request only as it wants it, all later ones are sent
+        so too, and a line says so."""
+        answer, dialect, found = await ask(self._dialect, body, send, mend)
+        if found and dialect != self._dialect:  # else another call found the same
+            self._dialect = dialect
+            for why in found:
+                self.warn(f"{self._endpoint.vendor} at {self._endpoint.shown} {why}")
+        return answer
 
 
 def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
