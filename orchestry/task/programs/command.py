@@ -38,6 +38,8 @@ def environ(problem: Problem, team: Team, folder: Path) -> dict[str, str]:
     own = {
         "OPENAI_BASE_URL": team.url,
         "OPENAI_API_KEY": team.key,
+        "AZURE_OPENAI_ENDPOINT": team.url,
+        "AZURE_OPENAI_API_KEY": team.key,
         "ANTHROPIC_BASE_URL": team.url,
         "ANTHROPIC_API_KEY": team.key,
         "ORCHESTRY_PROBLEM_FILE": str(folder / "problem.json"),
