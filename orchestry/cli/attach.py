@@ -104,8 +104,8 @@ def _attach(
         Path,
         option(
             "The program",
-            "A line of JSON per problem: id, prompt, split, data. If no line has a split, a fifth "
-            "is dev and a fifth is test.",
+            "A line of JSON per problem: id, prompt, split, data; or a .csv whose first line names "
+            "its columns. If none has a split, a fifth is dev and a fifth is test.",
             "--problems",
             metavar="FILE",
         ),

@@ -158,6 +158,22 @@ def test_columns_that_a_file_lacks(
     assert not Path("tasks").exists()
 
 
+@pytest.mark.parametrize("columns", [(), ("--columns", "prompt=question,gold=answer")])
+def test_problems_may_be_rows_of_a_csv(
+    columns: tuple[str, ...], cli: CommandLine, problems: None
+) -> None:
+    cells = '"What, is 0?",0,,train\nIs 1?,1,small,validation\nIs 2?,2,,test\n'
+    Path("rows.csv").write_text(f"question,answer,hint,split\n{cells}")
+    made = ("app", "--problems", "rows.csv")
+    assert cli("attach", *made, *columns, "--", "python", "app.py").code == 0
+    gold = "gold" if columns else "answer"
+    assert [(one.prompt, one.split, one.data) for one in loaded()] == [
+        ("What, is 0?", "train", {gold: "0"}),
+        ("Is 1?", "dev", {gold: "1", "hint": "small"}),
+        ("Is 2?", "test", {gold: "2"}),
+    ]
+
+
 @pytest.mark.parametrize("most", ["0", "-1", "nan", "inf"])
 def test_a_highest_reward_is_a_number_above_none(
     most: str, cli: CommandLine, problems: None
