@@ -414,8 +414,8 @@ def _cells(path: Path) -> Iterator[dict[str, str | None]]:
             yield {name: cell or None for name, cell in cells if name}
     except csv.Error as error:
         raise errors.TaskError(
-            f"{path}, line {lines.line_num} is not CSV ({error}): put a cell with quotes in it into "
-            "quotes, and double each of its own"
+            f"{path}, line {lines.line_num} is not CSV ({error}): put a cell with quotes in it "
+            "into quotes, and double each of its own"
         ) from None
 
 
