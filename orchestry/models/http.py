@@ -58,37 +58,39 @@ _TOO_LONG = {
     "tokens_limit_reached",
     "model_max_prompt_tokens_exceeded",
 }
-_WHAT = r"(?:prompt|input|context|messages?|conversation|request|sequence|tokens?)"
-_SAYS_TOO_LONG = re.compile(
-    rf"context[ _-]?(?:length|window|size|limit)|(?:maximum|max|allowed)[ _-]context"
-    rf"|(?:maximum|max|maximal)[ _-](?:prompt|input|sequence|model)[ _-](?:length|len|tokens?)\b"
-    rf"|(?<!stop ){_WHAT}(?: \w+){{0,3}} (?:is|are|was|were) (?:too|longer)(?: \w+)? "
-    rf"(?:long|large|than)|(?:prompt|input|sequence|total)(?: \S+){{0,4}} (?:is|are) "
-    rf"(?:greater|larger|more) than|(?:input|prompt|sequence)[ _]length\b.{{0,60}} exceed"
-    rf"|(?:prompt|input|request) (?:has|of|contains) \d+ tokens|(?:input|prompt)[ _]length limit"
-    rf"|tokens in (?:the |your )?(?:request|prompt|input|messages)"
-    rf"|messages\[\d+\]\S{{0,9}}\.(?:content|text)\b.{{0,9}} too long"
-    rf"|too many (?:input |prompt |total )?tokens?\b(?! per)|(?:input|prompt) (?:is )?too long"
-    rf"|too large for (?:\S+ )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
-    rf"|inputs?`? must have less than \d+ tokens|input length should be|messages? too long"
-    rf"|(?:input|prompt|request)\b.{{0,60}} (?:only supports up to|model'?s? (?:token )?limit)"
-    rf"|exceeds? (?:n_ctx|max message tokens|the model'?s context)"
-    rf"|(?:input|prompt|messages)(?: \w+){{0,6}} exceeds?(?: \w+){{0,6}} "
-    rf"(?:tokens?|limit|length|maximum)"
-    rf"|reduce the length of (?:the |your )?(?:input|prompt|messages)"
-    rf"|`?inputs`? (?:tokens \+ `?max_new_tokens`? must be|must have less than)"
-    rf"|maximum (?:number of )?(?:allowed )?(?:input )?tokens? allowed|longer than the model",
-    re.I,
+
+
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+_SAYS_PROMPT = _any_of(
+    r"\b(?:prompts?|inputs?|context|messages?|conversation|sequence|tokens?)\b",
+    r"\b(?:input|context)_|n_ctx|max_seq_len|too large for \S+ model",
+    r"request (?:body|payload)|request exceeds the maximum size",
+    r"\bgot -\d",  # what is left for an answer
 )
-"""How servers say that a prompt is longer than the model's context, each in words of its own."""
-_SAYS_OTHERWISE = re.compile(
-    r"max_(?:completion_|output_)?tokens`?'?\"?:? (?:is |are )?(?:too|must|should|exceeds)"
-    r"|per[ -](?:minute|day|hour)|\bTP[MD]\b|rate[ _-]?limit"
-    r"|(?:image|file|upload)s? (?:is|are|exceed)|number of messages|maximum count"
-    r"|does not exist",
-    re.I,
+_SAYS_TOO_LONG = _any_of(
+    r"too (?:long|large|many|big)|exceed|overflow|not fit|over the (?:model|max|limit)",
+    r"reduce the length|(?:longer|greater|larger|more|less) than|(?:length|maximum) should be",
+    r"context[ _-](?:length|window|size|limit)|maximum (?:context|input|prompt|model) length",
+    r"length limit|(?:at most|only|up to|<=|>|limit:?|got) -?\d|(?:max|maximum|limit)\b.{0,40}\d",
+)
+"""How servers say that a prompt is longer than the model's context, each in words of its own: they
+name it, and say that it is too long."""
+_SAYS_OTHERWISE = _any_of(
+    r"(?<!\+ )(?<!\+ `)max_(?:completion_|output_|new_)?tokens\b(?!.*\bgot -)\W*"
+    r"(?:\(?\d+|is|are|must|should|exceeds|value|too)\b",
+    r"(?:supports at most|maximum|max) (?:\d+ )?completion tokens",
+    r"\brate\b|rate_limit|per[ -](?:min|day|hour)|\bTP[MD]\b|too many requests|quota|daily|monthly",
+    r"\bplan\b|account|organi[sz]ation|timed? ?out|deadline|flagged|filter|does not exist",
+    r"(?:image|file|upload|tool|function)s?(?: \w+)? (?:is|are|exceeds?)\b|tools?[.\[]|array",
+    r"number of (?:images|files|messages|tools)|maximum count|too many messages",
+    r"\w+\[\d+\]\.(?!content|text)\w|stop sequence|logit_bias|temperature|Input should be",
 )
 """What has the same words, and is about another number: the answer's limit, a rate, a picture."""
+_READ = 4000
+"""Characters of a message that are looked at for that."""
 _BAD_DRAW = re.compile(
     r"tool_use_failed|failed_generation|malformed[ _]function[ _]call|output_parse_failed"
     r"|(?:failed|unable) to (?:parse|generate) (?:a |the )?(?:tool|function)[ _]call"
@@ -359,7 +361,9 @@ def _is_too_long(status: int, kind: str, detail: str) -> bool:
     """Whether a refusal says that the prompt is longer than the model's context."""
     if kind in _TOO_LONG:
         return True
-    said = status == 413 or (status in (400, 422) and _SAYS_TOO_LONG.search(detail))
+    detail = detail[:_READ]
+    named = _SAYS_PROMPT.search(detail) and _SAYS_TOO_LONG.search(detail)
+    said = status == 413 or (status in (400, 422) and named)
     return bool(said) and not _SAYS_OTHERWISE.search(detail)
 
 

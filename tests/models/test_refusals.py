@@ -161,6 +161,14 @@ TOO_LONG: list[tuple[str, int, Any]] = [
     ("total", 400, oai("The total number of tokens (5000) is larger than the maximum (4096)")),
     ("llm-engine", 400, {"detail": "tokens in request more than max tokens allowed: 4096"}),
     ("length alone", 422, {"detail": "Input length (5000) exceeds limit"}),
+    ("old vllm", 400, oai("Default max_tokens (-904) must be greater than 0, got -904")),
+    ("snowflake", 400, {"message": "max tokens of 4096 exceeded"}),
+    ("limit alone", 400, {"error": "Token limit exceeded: 5000 > 4096"}),
+    ("gateway", 400, {"error": "Prompt too large: 9,000 tokens (limit 8,192)"}),
+    ("sambanova", 400, oai("Requests with prompts longer than 8192 tokens are not supported")),
+    ("history", 400, oai("The message history exceeds the context of the model")),
+    ("two numbers", 400, oai("`messages` contain 9000 tokens, the maximum is 8192")),
+    ("watsonx", 400, oai("number of input tokens 5000 cannot exceed the total tokens limit 4096")),
     ("plain text", 413, "Prompt too long for this model's context"),
     ("no body", 413, {"detail": "Payload Too Large: too many tokens in prompt"}),
 ]
@@ -186,6 +194,16 @@ OTHERWISE: list[tuple[int, Any]] = [
     (400, oai("messages exceed the maximum count of 100")),
     (400, oai("Invalid 'messages[1].tool_calls[0].id': string too long. Expected at most 40.")),
     (400, oai("The model `x` does not exist, or you have no access to its context window")),
+    (400, oai("This model's maximum completion tokens is 4096, and you requested 5000")),
+    (400, oai("max_tokens exceeds the model's maximum output tokens 8192")),
+    (400, oai("`max_tokens` must be greater than `thinking.budget_tokens`")),
+    (400, oai("Your request would exceed your organization's rate limit of 30000 tokens")),
+    (400, oai("Monthly token quota exceeded")),
+    (400, oai("Prompt was flagged by the content filter: limit exceeded for category hate")),
+    (400, oai("temperature in request exceeds maximum 2")),
+    (400, oai("messages.0.content: at most 100 images are allowed in a request")),
+    (400, oai("Invalid 'messages': array too long. Expected an array with maximum length 2048")),
+    (400, oai("`n` is larger than the maximum of 8")),
 ]
 
 
