@@ -9,15 +9,17 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.backends.base import named
 from orchestry.core.config import ProviderConfig, RunConfig, resolve
 from orchestry.core.errors import ConfigError, ProviderError
 from orchestry.core.tools import ANY, ToolSpec
 from orchestry.core.types import Provider
+from orchestry.engine.run import prepare
 from orchestry.models.dialect import Dialect, without_system
+from orchestry.models.names import named
 from orchestry.models.providers import open_provider
 from orchestry.models.request_key import request_key
 from tests.models.conftest import ANTHROPIC_ANSWER, KEY, OPENAI_ANSWER, request
@@ -324,6 +326,43 @@ def test_a_judge_without_a_provider_of_its_own_is_asked_in_the_same_way() -> Non
     assert not named(ProviderConfig(name="openai", model="j"), run, provider.name).rename
     own = ProviderConfig.model_validate({"model": "j", "rename": {}})
     assert not named(own, run, provider.name).rename
+
+
+def test_a_resumed_run_asks_judge_author_and_agents_in_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What they left out stands in the run's config, from which it is resumed."""
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    how = {
+        "extra_body": {"top_k": 1},
+        "rename": {"max_tokens": "max_new_tokens"},
+        "headers": {"x-key": "${MY_KEY}"},
+        "system": "user",
+        "base_url": "http://127.0.0.1:1/v1?api-version=2",
+    }
+    raw = {
+        "task": "code_review",
+        "provider": {"name": "openai", "model": "m", **how},
+        "judge": {"enabled": True, "provider": {"model": "j"}},
+        "behaviors": {"provider": {"model": "a"}},
+        "agents": {"writer": {"provider": {"model": "c"}}},
+        "prices": {model: {"input": 1, "output": 1} for model in "mjac"},
+    }
+    first = prepare(RunConfig.model_validate(raw)).backend.config
+    again = prepare(RunConfig.model_validate(yaml.safe_load(first.to_yaml()))).backend
+    for config in (first, again.config):
+        asked = (config.judge.provider, config.behaviors.provider, config.agents["writer"].provider)
+        for one in asked:
+            assert one is not None
+            assert one.model_dump(include={*how}) == how
+    for provider in (
+        again.bench.provider,
+        again.author.provider,
+        again.answering("writer").provider,
+    ):
+        assert provider.base_url == how["base_url"]
+        assert Dialect.of(config.provider).variant in provider.variant
 
 
 # --- headers, which may hold keys -----------------------------------------------------------------
