@@ -96,8 +96,9 @@ class Dialect:
     ) -> tuple[Dialect, str] | None:
         """The same of a server that can't be told which tool to call, such as Claude's while it
         thinks."""
-        forced = "tool_choice" in sent and re.search(r"tool[_ ]choice", str(error), re.IGNORECASE)
-        return self._without("tool_choice") if error.refused and forced else None
+        told = "tool_choice" in sent and "tool_choice" not in self.extra
+        said = told and re.search(r"tool[_ ]choice", str(error), re.IGNORECASE)
+        return self._without("tool_choice") if said and error.refused and not error.billed else None
 
     def _without(self, name: str) -> tuple[Dialect, str] | None:
         if name in _DISPENSABLE:

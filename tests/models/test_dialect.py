@@ -23,7 +23,8 @@ from orchestry.models.names import named
 from orchestry.models.providers import open_provider
 from orchestry.models.request_key import request_key
 from tests.models.conftest import ANTHROPIC_ANSWER, KEY, OPENAI_ANSWER, request
-from tests.models.loopback import Server, reply, serving
+from tests.models.loopback import Server, events, reply, serving
+from tests.models.test_anthropic import START
 
 HELD = "hush-0123456789"
 ENVIRON = {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "MY_KEY": HELD}
@@ -222,6 +223,20 @@ async def test_claude_that_thinks_is_not_told_which_tool_to_call(streamed: bool)
     assert choices == [{"type": "any"}, None, None, {"type": "none"}]
     assert len(said) == 1
     assert "(provider.extra_body.tool_choice=null)" in said[0]
+
+
+@pytest.mark.parametrize(("begun", "asked"), [(False, 2), (True, 1)])
+async def test_what_is_refused_in_any_form_or_was_billed_is_not_asked_again(
+    begun: bool, asked: int
+) -> None:
+    told = {"type": "error", "error": {"type": "invalid_request_error", "message": "tool_choice"}}
+    raw = events(START, told) if begun else reply(told, 400)
+    async with serving(raw) as server, opened(server.url, "anthropic") as provider:
+        ask = request(tools=(ADD,), must_answer=True)
+        with pytest.raises(ProviderError, match="400: tool_choice") as raised:
+            await provider.complete(ask, started=lambda: None)
+    assert raised.value.billed == begun
+    assert len(server.bodies) == asked
 
 
 # --- by the settings ------------------------------------------------------------------------------
