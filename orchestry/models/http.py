@@ -89,8 +89,6 @@ _SAYS_OTHERWISE = _any_of(
     r"\w+\[\d+\]\.(?!content|text)\w|stop sequence|logit_bias|temperature|Input should be",
 )
 """What has the same words, and is about another number: the answer's limit, a rate, a picture."""
-_READ = 4000
-"""Characters of a message that are looked at for that."""
 _BAD_DRAW = re.compile(
     r"tool_use_failed|failed_generation|malformed[ _]function[ _]call|output_parse_failed"
     r"|(?:failed|unable) to (?:parse|generate) (?:a |the )?(?:tool|function)[ _]call"
@@ -242,7 +240,9 @@ def request_bound(request: Request, *others: str) -> int:
     return bytes_bound(*texts, *others) + sum(map(schema_bound, schemas))
 
 
-async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoint) -> Any:
+async def post(
+    client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoint
+) -> dict[str, Any]:
     """One attempt: the JSON object that a server answered; raises ProviderError.
 
     `client` is an AsyncAnthropic or AsyncOpenAI that makes no retries of its own.
@@ -361,7 +361,7 @@ def _is_too_long(status: int, kind: str, detail: str) -> bool:
     """Whether a refusal says that the prompt is longer than the model's context."""
     if kind in _TOO_LONG:
         return True
-    detail = detail[:_READ]
+    detail = detail[:4000]  # some send the prompt back
     named = _SAYS_PROMPT.search(detail) and _SAYS_TOO_LONG.search(detail)
     said = status == 413 or (status in (400, 422) and named)
     return bool(said) and not _SAYS_OTHERWISE.search(detail)
