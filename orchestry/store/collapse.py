@@ -24,7 +24,8 @@ FLAT, HALF, BEST = (3, 24), (5, 40), (10, 80)
 SURE = 5.0
 """A fall counts from so many standard errors on. A run has hundreds of windows, and the best one is
 the luckiest: at 5, a reward that only fluctuates is called a collapse in under 1 % of runs of 500
-updates, and a fall by two standard deviations of an update's mean is found within 1.5 windows."""
+updates, and a fall by two standard deviations of an update's mean is mostly told within a window
+(tests/store/test_collapse.py)."""
 FALL = 0.1
 """A smaller fall, as a share of the best reward, is not told."""
 _GAMES = 4
@@ -57,7 +58,7 @@ _ADVICE: Mapping[str, Mapping[str, str]] = {
     "api": {
         "length": f"{_PAID}, and which behaviours ask for them (`orchestry behaviors diff RUN`)",
         "variety": "a higher sampling.temperature=? (Claude takes none), or fewer behaviours per "
-        "prompt (behaviors.max_per_agent=?)",
+        "prompt, by a lower behaviors.max_per_agent=?",
         "reward": "see what entered the prompts since (`orchestry behaviors list RUN`), and begin "
         "again with a stricter test: a lower behaviors.alpha=?, or a higher behaviors.share",
         "unsolved": f"{_START}, agents.ROLE.examples, or a stronger provider.model",
@@ -178,7 +179,8 @@ class Collapses:
         """All sentences so far, for a report."""
         ended = "; after the last update this no longer holds"
         return [
-            f"{text}{'' if kind in self.holding else ended}" for kind, text in self.told.items()
+            f"{text[0].upper()}{text[1:]}{'' if kind in self.holding else ended}."
+            for kind, text in self.told.items()
         ]
 
     def _add(
