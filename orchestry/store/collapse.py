@@ -217,7 +217,7 @@ class Collapses:
                 yield kind, f"{what}; what helps: {advice(self._config, kind)}"
         size = self._window(FLAT)
         if len(self._flat) >= size and all(self._flat[-size:]):
-            reward = self._span(len(self._flat) - size, len(self._flat)).mean
+            reward = self._span(-size - 1, -1).mean
             yield (
                 "flat",
                 f"in all of the last {size} updates the samples of each group earned the same "
@@ -241,26 +241,27 @@ class Collapses:
             for (name, who), values in self._series.items()
             if name == figure and len(values) >= 2 * size and _has_halved(values, size)
         ]
-        over = f"(the first and the last {size} {self._words[1]})"
-        return f"{what}: {'; '.join(fell)} {over}" if fell else ""
+        reward, units, _ = self._words
+        began, now = self._span(0, size).mean, self._span(-size - 1, -1).mean
+        over = f"the first and the last {size} {units}; {reward} {began:.3g}, then {now:.3g}"
+        return f"{what}: {'; '.join(fell)} ({over})" if fell else ""
 
     def _risen(self, size: int) -> bool:
         """Whether the last window's reward is above that before it: a policy of games grows sure as
         it learns, which is no collapse."""
-        here = len(self._sums) - 1
-        before, now = self._span(0, here - size), self._span(here - size, here)
+        before, now = self._span(0, -size - 1), self._span(-size - 1, -1)
         return not (before.of and now.of) or now.mean > before.mean
 
     def _fallen(self) -> str:
         """How far the last window's reward is below the best one's."""
-        size, here = self._window(BEST), len(self._sums) - 1
-        if here < 2 * size or not _comparable(self._config):
+        size = self._window(BEST)
+        if len(self._flat) < 2 * size or not _comparable(self._config):
             return ""
-        before, now = self._span(here - 2 * size, here - size), self._span(here - size, here)
+        before, now = self._span(-2 * size - 1, -size - 1), self._span(-size - 1, -1)
         if before.of:
             self._best = max(self._best, before)
         best, gap = self._best, self._best.mean - now.mean
-        spread = max((best.variance + now.variance) / 2, self._span(0, here).variance)
+        spread = max((best.variance + now.variance) / 2, self._span(0, -1).variance)
         error = sqrt(spread * (1 / max(1, best.of) + 1 / max(1, now.of)))
         if not now.of or gap <= max(SURE * error, FALL * abs(best.mean)):
             return ""
@@ -272,7 +273,7 @@ class Collapses:
         )
 
     def _span(self, first: int, last: int) -> _Span:
-        """Of the updates between two places."""
+        """Of the updates between two places in the sums."""
         parts = zip(self._sums[last], self._sums[first], strict=True)
         count, total, squares = (after - before for after, before in parts)
         mean = total / max(1, count)

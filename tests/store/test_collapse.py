@@ -174,8 +174,8 @@ def test_each_agents_entropy_and_length_are_watched() -> None:
     found = collapses(_config(), events, _glances(steady, _falling(90, 30)))
     assert _places(found) == {"entropy": 14, "length": 14}
     assert (
-        "entropy has halved: main 0.612 nats, then 0.268 nats (the first and the last 5"
-        in found.told["entropy"]
+        "entropy has halved: main 0.612 nats, then 0.268 nats (the first and the last 5 updates; "
+        "reward 0.5, then 0.5)" in found.told["entropy"]
     )
     assert "half as long: main 91.8 tokens, then 40.2 tokens" in found.told["length"]
     for event in events:  # another agent, whose entropy stays
