@@ -234,17 +234,17 @@ class Collapses:
         size, (what, form) = self._window(HALF), _HALVED[figure]
         if figure not in _ADVICE[self._backend] or len(self._flat) < 2 * size:
             return ""
-        if self._backend == "ppo" and self._risen(size):
-            return ""
         fell = [
             f"{who} {form.format(fmean(values[:size]))}, then {form.format(fmean(values[-size:]))}"
             for (name, who), values in self._series.items()
             if name == figure and len(values) >= 2 * size and _has_halved(values, size)
         ]
+        if not fell or (self._backend == "ppo" and self._risen(size)):
+            return ""
         reward, units, _ = self._words
         began, now = self._span(0, size).mean, self._span(-size - 1, -1).mean
         over = f"the first and the last {size} {units}; {reward} {began:.3g}, then {now:.3g}"
-        return f"{what}: {'; '.join(fell)} ({over})" if fell else ""
+        return f"{what}: {'; '.join(fell)} ({over})"
 
     def _risen(self, size: int) -> bool:
         """Whether the last window's reward is above that before it: a policy of games grows sure as

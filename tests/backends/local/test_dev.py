@@ -272,7 +272,7 @@ def test_a_team_that_settles_is_told_so_once_over_a_stop_too(
     first, then = Heard(), Heard()
     run = orchestry.train(config(model, tasks, "episodes=72", *sets), tmp_path / "run", first)
     assert not any("entropy has halved" in note for note in first.notes)
-    run = resume(run.folder, {"episodes": 104}, then)
+    resume(run.folder, {"episodes": 104}, then)
     (told,) = [note for note in then.notes if "entropy has halved" in note]
     assert f"{told[8:]}." in [text[8:] for text in Salvaged(run.folder).collapses]
     assert "right 3." in told
