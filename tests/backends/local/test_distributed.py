@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 pytest.importorskip("accelerate")
 
 import orchestry
