@@ -167,7 +167,7 @@ def test_commands_run_elsewhere(
     job.close()
     assert "version" in (tmp_path / "log").read_text()
     watching = started(on, [*LONG, str(tmp_path / "run")], tmp_path / "log")
-    while not (tmp_path / "run" / "journal.jsonl").exists():
+    while " eta " not in (tmp_path / "log").read_text():
         assert watching.poll() is None
         time.sleep(0.1)
     watching.interrupt()

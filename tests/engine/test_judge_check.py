@@ -327,8 +327,9 @@ async def _table(problems: int) -> dict[str, dict[str, float]]:
 
 @pytest.mark.slow
 def test_the_embedded_model_can_be_asked(tasks: Path) -> None:
-    raw = {"provider": {"name": "embedded"}, "judge": {"max_tokens": 64}}
-    report = run(validate(raw), 1)
+    judge = {"max_tokens": 64, "collaboration": 0.0, "efficiency": 0.0}  # it writes for long else
+    planted = {"task": "planted", "task_path": [str(tasks)], "allow_unsafe_code": True}
+    report = run(validate({**planted, "provider": {"name": "embedded"}, "judge": judge}), 1)
     assert (report.provider, report.problems, report.stopped) == ("embedded", 1, "done")
     assert sum(report.measures.verdicts.values()) == 4
     assert report.cost_usd == 0.0
