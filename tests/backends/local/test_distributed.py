@@ -216,7 +216,7 @@ def test_a_killed_process_ends_the_launch_and_the_run_goes_on(
     two, mark = tmp_path / "two", b'"learned","update":1'
     journal = two / "journal.jsonl"
     with launching("orchestry", "run", "--run-dir", str(two), *words(sets)) as process:
-        wait_for(lambda: journal.exists() and mark in journal.read_bytes(), 90)
+        wait_for(lambda: journal.exists() and mark in journal.read_bytes(), 300)
         both = launched_here()
         assert sorted(both) == [0, 1]
         os.kill(both[victim], signal.SIGKILL)
@@ -234,7 +234,7 @@ def test_a_stop_from_the_keyboard_ends_both_in_good_order(model: str, tmp_path: 
     run, mark = tmp_path / "run", b'"learned","update":1'
     sets = settings(model, tasks, "episodes=100")
     with launching("orchestry", "run", "--run-dir", str(run), *words(sets)) as process:
-        wait_for(lambda: (run / "journal.jsonl").exists(), 90)
+        wait_for(lambda: (run / "journal.jsonl").exists(), 300)
         wait_for(lambda: mark in (run / "journal.jsonl").read_bytes(), 60)
         both = launched_here()
         process.send_signal(signal.SIGINT)
