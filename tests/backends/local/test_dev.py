@@ -12,7 +12,6 @@ from statistics import fmean
 import pytest
 from rich.console import Console
 
-pytest.importorskip("peft")
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file
