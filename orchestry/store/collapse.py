@@ -23,7 +23,7 @@ FLAT, HALF, BEST = (3, 24), (5, 40), (10, 80)
 """Windows of the three comparisons: at least so many updates, and so many episodes."""
 SURE = 5.0
 """A fall counts from so many standard errors on. A run has hundreds of windows, and the best one is
-the luckiest: at 5, a reward that only fluctuates is called a collapse in under 1 % of runs of 500
+the luckiest: at 5, a reward that only fluctuates is called a collapse in under 2 % of runs of 500
 updates, and a fall by two standard deviations of an update's mean is mostly told within a window
 (tests/store/test_collapse.py)."""
 FALL = 0.1

@@ -35,7 +35,7 @@ class Heard(Silent):
         self.warnings += [text] if text.startswith("warning") else []
 
 
-def _alike(folder: Path, episodes: int, heard: Heard) -> Run:
+def alike(folder: Path, episodes: int, heard: Heard) -> Run:
     """A run that learns prompts of a model that always says the same."""
     script = folder / "script.jsonl"
     script.write_text(json.dumps({"agent": "*", "text": "yes"}) + "\n")
@@ -46,7 +46,7 @@ def _alike(folder: Path, episodes: int, heard: Heard) -> Run:
 
 
 def test_a_search_whose_samples_all_tie_is_told_once_and_its_report_says_so(tmp_path: Path) -> None:
-    run = _alike(tmp_path, 20, before := Heard())
+    run = alike(tmp_path, 20, before := Heard())
     assert (before.warnings, Salvaged(run.folder).collapses) == ([], [])
     resume(run.folder, {"episodes": 25}, then := Heard())
     assert then.warnings == [FLAT]
@@ -62,7 +62,7 @@ def test_a_search_whose_samples_all_tie_is_told_once_and_its_report_says_so(tmp_
 
 def test_the_page_of_a_run_that_goes_on_says_the_same(tmp_path: Path) -> None:
     """Whose episodes are kept without their texts."""
-    run = _alike(tmp_path, 25, Heard())
+    run = alike(tmp_path, 25, Heard())
     whole, followed = Salvaged(run.folder), Followed(run.folder)
     assert followed.glances == whole.glances
     assert entry(PageRun("run", followed, False))["collapses"] == whole.collapses == [SAID]
