@@ -87,9 +87,10 @@ def python_of(contestant: str) -> str:
     python, made = folder / "bin" / "python", folder / "requirements.txt"
     if not made.exists() or made.read_text() != wanted.read_text():
         print(f"making {folder.relative_to(ROOT)}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(wanted)]
-        subprocess.run(install, check=True)
+        make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)]
+        pip = [sys.executable, "-m", "pip", "--python", str(python)]
+        for command in (make, [*pip, "install", "--quiet", "--no-compile", "-r", str(wanted)]):
+            subprocess.run(command, check=True)
         made.write_text(wanted.read_text())
     return str(python)
 

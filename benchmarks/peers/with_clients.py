@@ -49,9 +49,17 @@ class Client(ABC):
     async def ask(self, url: str, ask: Mapping[str, Any]) -> list[Answer]:
         """What it makes of each answer; see shapes_items.Found. Raises the library's errors."""
 
-    @abstractmethod
+    too_long: Sequence[str] = ("context_length_exceeded",)
+    """Names of the library's errors, or their codes, for a prompt that is too long."""
+    later: Sequence[str] = ("RateLimitError", "InternalServerError", "APIConnectionError")
+    """Names of those after which a call is tried again."""
+
     def kind(self, error: Exception) -> str:
         """What the library says of an error: overflow, again or no."""
+        signs = {*(kind.__name__ for kind in type(error).__mro__), getattr(error, "code", None)}
+        if signs & {*self.too_long}:
+            return "overflow"
+        return "again" if signs & {*self.later} else "no"
 
 
 # --- libraries that speak OpenAI's own form -------------------------------------------------------
@@ -206,19 +214,6 @@ class OpenAISdk(OpenAI, Chat):
             return await chat.parse(response_format=_grade(), **body)
         return await chat.create(**body)
 
-    def kind(self, error: Exception) -> str:
-        return _openai_kind(error)
-
-
-def _openai_kind(error: Exception) -> str:
-    import openai
-
-    if getattr(error, "code", None) == "context_length_exceeded":
-        return "overflow"
-    if isinstance(error, openai.RateLimitError | openai.InternalServerError):
-        return "again"
-    return "again" if isinstance(error, openai.APIConnectionError) else "no"
-
 
 class LiteLLM(OpenAI, Chat):
     """litellm's `acompletion`, by the vendor's name where a case is one vendor's own."""
@@ -228,6 +223,8 @@ class LiteLLM(OpenAI, Chat):
         "illegal tool name",
         "ids of another vendor",
     )
+    too_long = ("ContextWindowExceededError", *Client.too_long)
+    later = (*Client.later, "ServiceUnavailableError", "BadGatewayError")
 
     def __init__(self) -> None:
         import litellm
@@ -261,14 +258,6 @@ class LiteLLM(OpenAI, Chat):
             **more,
         )
 
-    def kind(self, error: Exception) -> str:
-        import litellm
-
-        if isinstance(error, litellm.ContextWindowExceededError):
-            return "overflow"
-        unavailable = (litellm.ServiceUnavailableError, litellm.BadGatewayError)
-        return "again" if isinstance(error, unavailable) else _openai_kind(error)
-
 
 class AnyLLM(OpenAI, Chat):
     """any-llm's `acompletion`, with its provider `openai`."""
@@ -281,6 +270,8 @@ class AnyLLM(OpenAI, Chat):
         "no system role",
         "thoughts are billed",
     )
+    too_long = ("ContextLengthExceededError",)
+    later = ("RateLimitError", "UpstreamProviderError", "GatewayTimeoutError", "ProviderError")
 
     async def create(self, url: str, ask: Mapping[str, Any], messages: Sequence[Any]) -> Any:
         more = {"response_format": _grade()} if "schema" in ask else {}
@@ -304,19 +295,6 @@ class AnyLLM(OpenAI, Chat):
             )
         return self._clients[place]
 
-    def kind(self, error: Exception) -> str:
-        from any_llm import exceptions
-
-        if isinstance(error, exceptions.ContextLengthExceededError):
-            return "overflow"
-        later = (
-            exceptions.RateLimitError,
-            exceptions.UpstreamProviderError,
-            exceptions.GatewayTimeoutError,
-            exceptions.ProviderError,
-        )
-        return "again" if isinstance(error, later) else "no"
-
 
 # --- libraries with forms of their own -----------------------------------------------------------
 
@@ -328,6 +306,13 @@ class PydanticAI(OpenAI):
         "bad draw",
         "illegal tool name",
         "ids of another vendor",
+    )
+    too_long = ("ModelContextWindowExceededError",)
+    later = (
+        "ModelRateLimitError",
+        "ModelUnavailableError",
+        "ModelServerError",
+        "ModelConnectionError",
     )
 
     async def ask(self, url: str, ask: Mapping[str, Any]) -> list[Answer]:
@@ -406,19 +391,6 @@ class PydanticAI(OpenAI):
             "input": answer.usage.input_tokens,
             "output": answer.usage.output_tokens,
         }
-
-    def kind(self, error: Exception) -> str:
-        from pydantic_ai import exceptions as e
-
-        if isinstance(error, e.ModelContextWindowExceededError):
-            return "overflow"
-        later = (
-            e.ModelRateLimitError,
-            e.ModelUnavailableError,
-            e.ModelServerError,
-            e.ModelConnectionError,
-        )
-        return "again" if isinstance(error, later) else "no"
 
 
 def _definitions(ask: Mapping[str, Any]) -> Iterator[Any]:

@@ -1,15 +1,17 @@
-"""Whether two 135M agents learn to work together: a warm start from gold, then MAGRPO.
+"""Whether two agents of one base learn to work together: a warm start, then MAGRPO.
 
-For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems
-(`warm`). From there a run of backend local learns by MAGRPO (`learned`) on train problems of other
-families, by their rewards alone; it is killed by SIGKILL half-way, and resumed. Then the untrained,
-the warm and the learned team play test problems that nobody has seen, generated ones and the own
-bank's; the untrained and the warm team also play them as each baseline. What tests ask and what aux
-computes differ between train and test. The untrained team plays once, for all seeds. The warm start
-takes no winners of a search: the untrained team solves 1 problem in 300.
+For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems,
+or with --teacher on the winners among what another model plays in these (`warm`). From there a run
+of backend local learns by MAGRPO (`learned`) on train problems of other families, by their rewards
+alone; it is killed by SIGKILL half-way, and resumed. Then the untrained, the warm and the learned
+team play test problems that nobody has seen, generated ones and the own bank's; the untrained and
+the warm team also play them as each baseline. What tests ask and what aux computes differ between
+train and test. The untrained team plays once, for all seeds. The 135M model needs gold, since it
+solves 1 problem in 300.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
-        [--test N] [--baselines NAME,...] [--model NAME] [--folder DIR] [--only SEED] [--write]
+        [--test N] [--baselines NAME,...] [--model NAME] [--teacher NAME] [--folder DIR]
+        [--only SEED] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
 keeps (benchmarks/kept) are taken from there. `--only SEED` plays one seed and prints nothing, so
@@ -61,6 +63,7 @@ SAMPLES = 4
 """Trajectories per test problem."""
 BASELINE_SAMPLES = 2
 """The same of a baseline."""
+TEACHER = "teacher"
 UNTRAINED, WARM, LEARNED = TEAMS = ("untrained", "warm", "learned")
 GENERATED, OWN = BANKS = ("generated", "own")
 GOLDS = "golds"
@@ -71,20 +74,53 @@ problems they make with the other families. Where it knew the gold, half of its 
 BASELINES = ("single", "fixed", "concat", "sequential", "discussion")
 ASKED_FIXED = "for the whole program"
 """What `fixed` is asked for. Runs that were kept from before were asked for each half."""
-WARM_UP: How = {"epochs": 1, "learning_rate": 1e-3}
-"""Of fine-tuning; chosen on families of train that were left out of it."""
-ADAPTERS: Mapping[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 1}
 LEARN: Mapping[str, Any] = {
-    **ADAPTERS,
     "group_size": 4,
     "every": 10,
-    "learning_rate": 2e-4,
     "evaluate_every": 10,
     "evaluate_problems": 40,
     "keep": 2,
 }
-SAMPLING: Mapping[str, Any] = {"max_tokens": 96, "temperature": 0.8}
 POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a base is warmed up, and how it learns."""
+
+    section: str
+    """Of docs/benchmarks.md, and of the runs that are kept."""
+    warm_up: How
+    """Of fine-tuning; chosen on families of train that were left out of it."""
+    adapters: Mapping[str, Any]
+    rate: float
+    max_tokens: int
+
+    @property
+    def learn(self) -> Mapping[str, Any]:
+        """Of MAGRPO."""
+        return {**self.adapters, **LEARN, "learning_rate": self.rate}
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """Of all who play."""
+        return {"max_tokens": self.max_tokens, "temperature": 0.8}
+
+
+SMALL = Way(
+    "cooperation",
+    {"epochs": 1, "learning_rate": 1e-3},
+    {"device": "cpu", "dtype": "bfloat16", "threads": 1},
+    rate=2e-4,
+    max_tokens=96,
+)
+CODER = Way(
+    "coders",
+    {"epochs": 2, "learning_rate": 3e-4},
+    {"device": "cpu", "threads": 1},
+    rate=1e-4,
+    max_tokens=128,
+)
 
 
 class Notes(Silent):
@@ -107,6 +143,13 @@ class Bench:
     golds: int = 1000
     test: int = 100
     baselines: tuple[str, ...] = BASELINES
+    teacher: str | None = None
+    """The embedded model whose winners make the warm start; None: gold answers make it."""
+
+    @property
+    def way(self) -> Way:
+        """How this base learns."""
+        return CODER if "coder" in self.model.lower() else SMALL
 
     def play(self, seed: int, teams: Sequence[str] = TEAMS) -> Played:
         """Everything of one seed: from the start, or what is missing."""
@@ -125,8 +168,9 @@ class Bench:
         here."""
         place = self.place(f"run-{seed}")
         if not (place / "journal.jsonl").exists():
-            updates = self.episodes // LEARN["every"]  # a short run is evaluated at its end
-            learn = {**LEARN, "evaluate_every": min(LEARN["evaluate_every"], updates)}
+            learn = self.way.learn
+            updates = self.episodes // learn["every"]  # a short run is evaluated at its end
+            learn = {**learn, "evaluate_every": min(learn["evaluate_every"], updates)}
             config = self.config(seed, self.bank(GENERATED)) | {
                 "episodes": self.episodes,
                 "learn": {**learn, "from": str(self.warm(seed))},
@@ -135,13 +179,29 @@ class Bench:
         return played(place) or ended(resume(place, observer=Notes(f"run {seed}")))
 
     def warm(self, seed: int) -> Path:
-        """The checkpoint that was fine-tuned on the train problems' gold."""
+        """The checkpoint that was fine-tuned on the train problems' gold, or on a teacher's
+        winners in them."""
         place = self.place(f"warm-{seed}")
         if not place.exists():
-            config = self.config(seed, self.bank(GOLDS)) | {"learn": dict(ADAPTERS)}
-            how: How = {**WARM_UP, "gold": True}
-            distil(into=place, config=config, note=Notes(place.name).note, **how)
+            config = self.config(seed, self.bank(GOLDS)) | {"learn": dict(self.way.adapters)}
+            how: How = {**self.way.warm_up, "gold": self.teacher is None}
+            sources = [] if self.teacher is None else [self.taught(seed, self.teacher)]
+            distil(sources, place, config=config, note=Notes(place.name).note, **how)
         return place / CHECKPOINT
+
+    def taught(self, seed: int, teacher: str) -> Path:
+        """What the teacher plays in the train problems of the warm start."""
+        place, problems = self.place(f"teacher-{seed}"), self.bank(GOLDS)
+        config = self.config(seed, problems) | {
+            "backend": "api",
+            "provider": {"name": "embedded", "model": teacher},
+            "episodes": len(problems.read_text().splitlines()),
+            "search": {"strategy": "chains", "k_samples": SAMPLES},
+            "judge": {"enabled": False},
+            "behaviors": {"enabled": False},
+        }
+        kept.to_its_end(config, place)
+        return place
 
     def measure(self, team: str, seed: int, bank: str, baseline: str | None = None) -> Run:
         """A team on the test problems of a bank, as it is or as a baseline."""
@@ -154,7 +214,8 @@ class Bench:
         if baseline in ONE_MODEL and start is not None:
             start = self._alone(start, seed)
         samples = SAMPLES if baseline is None else BASELINE_SAMPLES
-        drawn = {key: value for key, value in LEARN.items() if not key.startswith("evaluate")}
+        learn = self.way.learn
+        drawn = {key: value for key, value in learn.items() if not key.startswith("evaluate")}
         learn = {**drawn, "enabled": False, "group_size": samples}
         path = self.bank(bank)
         config = self.config(seed, path) | {
@@ -186,7 +247,7 @@ class Bench:
             "options": {"bank": str(bank)},
             "seed": seed,
             "provider": {"model": self.model},
-            "sampling": dict(SAMPLING),
+            "sampling": dict(self.way.sampling),
             "allow_unsafe_code": True,
         }
 
@@ -198,10 +259,12 @@ class Bench:
         """All that a team's runs depend on besides the seed, as plain data."""
         problems = {one: self.bank(one).read_text().splitlines() for one in (GENERATED, GOLDS, OWN)}
         tests = [line for lines in problems.values() for line in lines if '"split":"test"' in line]
-        drawn = [self.model, SAMPLES, BASELINE_SAMPLES, SAMPLING, ADAPTERS, tests]
-        warm = [WARM_UP, problems[GOLDS]]
-        learned = [*warm, self.episodes, LEARN, problems[GENERATED]]
-        return [*drawn, *{UNTRAINED: [], WARM: warm, ALONE: warm}.get(team, learned)]
+        way = self.way
+        drawn = [self.model, SAMPLES, BASELINE_SAMPLES, way.sampling, way.adapters, tests]
+        teacher = [] if self.teacher is None else [self.teacher]
+        warm = [way.warm_up, problems[GOLDS], *teacher]
+        learned = [*warm, self.episodes, way.learn, problems[GENERATED]]
+        return [*drawn, *{UNTRAINED: [], WARM: warm, ALONE: warm, TEACHER: warm}.get(team, learned)]
 
     def bank(self, name: str) -> Path:
         """A file with the problems: train for MAGRPO and test of the generated ones, train for the
@@ -286,13 +349,16 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=100, help="generated test problems")
     parser.add_argument("--baselines", default=",".join(BASELINES), metavar="NAME,...")
     parser.add_argument("--model", default="embedded")
+    parser.add_argument("--teacher", help="an embedded model whose winners make the warm start")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
     parser.add_argument("--only", type=int, metavar="SEED", help="play that seed")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     named = tuple(args.baselines.split(","))
-    bench = Bench(args.folder.absolute(), args.model, args.episodes, args.golds, args.test, named)
-    kept.restore("cooperation", bench.folder)
+    sizes = (args.episodes, args.golds, args.test)
+    bench = Bench(args.folder.absolute(), args.model, *sizes, named, args.teacher)
+    section = bench.way.section
+    kept.restore(section, bench.folder)
     if args.only is not None:
         bench.play(args.only, TEAMS if args.only == 0 else (WARM, LEARNED))
         return
@@ -301,10 +367,13 @@ def main() -> None:
     print(body)
     if args.write:
         seeded = f"--seeds {args.seeds} --first {args.first}"
-        sizes = f"{seeded} --episodes {args.episodes} --golds {args.golds} --test {args.test}"
-        command = f"python -m benchmarks.quality.cooperation {sizes} --baselines {args.baselines}"
-        command += " --write"
-        page.write("cooperation", command, f"{body}\n\n{kept.revisions(bench.folder, '*')}")
+        told = f"{seeded} --episodes {args.episodes} --golds {args.golds} --test {args.test}"
+        command = f"python -m benchmarks.quality.cooperation {told} --baselines {args.baselines}"
+        if args.model != "embedded":
+            command += f" --model {args.model}"
+        if args.teacher:
+            command += f" --teacher {args.teacher}"
+        page.write(section, f"{command} --write", f"{body}\n\n{kept.revisions(bench.folder, '*')}")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from orchestry.core.types import (
 from orchestry.judge.calibration import Calibration, calibration, judged_pairs
 from orchestry.judge.judge import ListwiseJudge, for_task
 from orchestry.models.gateway import Gateway, open_gateway
+from orchestry.models.names import as_the_run
 from orchestry.models.openai import is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider
@@ -131,6 +132,7 @@ class Backend(ABC):
         environ: Mapping[str, str],
     ) -> None:
         """Raises ConfigError for settings that do not fit the task or the provider."""
+        config = as_the_run(config, provider.name)
         self.provider = provider
         self.prices = price_table(provider, config)
         asking = Asking(config, Asked(provider, self.prices), environ)
@@ -307,7 +309,7 @@ class Backend(ABC):
 
     def _in_use(self) -> list[Asked]:
         """The providers of this run, each once."""
-        found = [self.answering(role) for role in self._roles]
+        found = [self.answering(role) for role in [*self._roles, *self._own]]
         if self.config.judge.enabled:
             found.append(self.bench)
         if self.config.behaviors.enabled:
@@ -422,7 +424,6 @@ class Asking:
             raise ConfigError(f"agents.{role}.provider: {error}") from None
 
     def _open(self, asked: ProviderConfig) -> Asked:
-        asked = named(asked, self._config.provider, self._usual.provider.name)
         provider = open_provider(asked, self._config.seed, self._environ)
         key = _alike(asked, provider)
         if key not in self._found:
@@ -456,16 +457,6 @@ def why_off(config: RunConfig, critic: Provider, judged: bool) -> str | None:
             f"judge off: task {config.task} asks for no judge (set judge.enabled=true to use one)"
         )
     return None
-
-
-def named(asked: ProviderConfig, runs: ProviderConfig, name: str) -> ProviderConfig:
-    """The provider of a judge or an agent; if it names none, the run's own, at the same address and
-    asked in the same way."""
-    if asked.name != "auto":
-        return asked
-    changes = {"name": name, "base_url": asked.base_url or runs.base_url}
-    same = {"extra_body", "rename", "headers", "system"} - asked.model_fields_set
-    return asked.model_copy(update=changes | {name: getattr(runs, name) for name in same})
 
 
 def _resolved(

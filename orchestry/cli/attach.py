@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from string import Template
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 
 from orchestry.cli.bank import ColumnsOf, taken, written
 from orchestry.cli.groups import App, Command
-from orchestry.cli.options import OUTPUT, NewTaskIn, flag, option
+from orchestry.cli.options import Hiding, NewTaskIn, option
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.files import write_atomic
 
@@ -56,14 +57,6 @@ _Highest = Annotated[
     float,
     option("The program", "The highest reward that it prints; each is divided by it.", metavar="N"),
 ]
-_Replacing = Annotated[
-    bool,
-    flag(
-        OUTPUT,
-        "Even if it hides another task of that name. Replaces a task that attach wrote.",
-        "--force",
-    ),
-]
 app = App("Make a task of a program that has agents of its own.")
 
 
@@ -104,8 +97,8 @@ def _attach(
         Path,
         option(
             "The program",
-            "A line of JSON per problem: id, prompt, split, data. If no line has a split, a fifth "
-            "is dev and a fifth is test.",
+            "A line of JSON per problem: id, prompt, split, data; or a .csv whose first line names "
+            "its columns. If none has a split, a fifth is dev and a fifth is test.",
             "--problems",
             metavar="FILE",
         ),
@@ -114,7 +107,7 @@ def _attach(
     reward_max: _Highest = 1.0,
     agents: _Agents = "agent",
     parent: NewTaskIn = Path("tasks"),
-    force: _Replacing = False,
+    force: Hiding = False,
 ) -> None:
     """Write a task that starts a program of yours once per rollout.
 
@@ -131,9 +124,9 @@ def _attach(
     text = _task(name, roles, models, command, reward_max)
     folder = _place(parent, name, force)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "task.py", text.encode())
-    write_atomic(folder / "problems.jsonl", written(bank))
-    for line in filter(None, (said, _shared(roles, models))):
+    files = {"task.py": text.encode(), "problems.jsonl": written(bank)}
+    kept = [_replaced(folder / file, content) for file, content in files.items()]
+    for line in filter(None, (said, *kept, _shared(roles, models))):
         typer.echo(line)
     tell_next(folder, f"tasks check {name}", f"run --task {name} --episodes 4")
 
@@ -219,6 +212,19 @@ def _place(parent: Path, name: str, force: bool) -> Path:
             "--force"
         )
     return folder
+
+
+def _replaced(file: Path, content: bytes) -> str:
+    """Writes a file, and says where an earlier one of other content is kept, which may be edited by
+    hand."""
+    said = ""
+    if file.exists() and file.read_bytes() != content:
+        names = (f"{file.name}.{number}" for number in count(1))
+        kept = next(free for name in names if not (free := file.with_name(name)).exists())
+        file.rename(kept)
+        said = f"The {file.name} of before is kept as {kept}."
+    write_atomic(file, content)
+    return said
 
 
 def _absolute(word: str) -> str:

@@ -34,11 +34,14 @@ _OURS: dict[str, Split] = {"train": "train", "dev": "dev", "validation": "dev", 
 def taken(path: Path, columns: str | None) -> tuple[list[Problem], str]:
     """All problems of a file in their order, with a split each, and what is to be said of these.
 
-    Without `columns` its lines are problems as a task's are. Raises ConfigError, also if there is
-    nothing to train on.
+    Without `columns` its lines are problems as a task's are, or rows of CSV. Raises ConfigError,
+    also if there is nothing to train on.
     """
     from orchestry.task.base import every_problem
+    from orchestry.task.datasets import is_csv
 
+    if columns is None and is_csv(path):
+        columns = guessed(path)
     try:
         found = [*(every_problem(path) if columns is None else _rows(path, _named(columns)))]
     except TaskError as error:  # what the user gave, not a task that failed

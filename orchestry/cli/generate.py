@@ -68,7 +68,11 @@ def generate(
     ] = None,
     solver: Annotated[
         list[str] | None,
-        option(MODEL, "A model that solves each problem; may be given twice.  [--model]"),
+        option(
+            MODEL,
+            "A model that solves each problem; may be given twice; may name its provider, as in "
+            "openai/NAME.  [--model]",
+        ),
     ] = None,
     into: Annotated[
         Path | None,

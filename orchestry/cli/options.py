@@ -119,7 +119,14 @@ NewTaskIn = Annotated[
         metavar="DIR",
     ),
 ]
-Hiding = Annotated[bool, flag(OUTPUT, "Even if it hides another task of that name.", "--force")]
+Hiding = Annotated[
+    bool,
+    flag(
+        OUTPUT,
+        "Even if it hides another task of that name; `attach` also replaces one that it wrote.",
+        "--force",
+    ),
+]
 TaskPath = Annotated[
     list[Path] | None,
     option(

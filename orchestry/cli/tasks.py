@@ -130,7 +130,9 @@ def _new(
     force: Hiding = False,
     source: Annotated[
         Path | None,
-        option(OUTPUT, "A file of problems (.jsonl, .json, .parquet).", "--from", metavar="FILE"),
+        option(
+            OUTPUT, "A file of problems (.jsonl, .json, .csv, .parquet).", "--from", metavar="FILE"
+        ),
     ] = None,
     columns: ColumnsOf = None,
 ) -> None:

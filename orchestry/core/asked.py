@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestry.core.errors import ConfigError
+from orchestry.core.extras import as_dict, others
 from orchestry.core.secrets import named_secret
 
 _LIMIT = re.compile(r"(max|min)\w*tokens|n(um)?_predict|\w*budget\w*", re.IGNORECASE)
@@ -45,13 +46,21 @@ def check_extra_body(extra: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ValueError(
                 f"leave {name} out: it may raise a call's price above what is reserved"
             )
-    for name, value in _fields(extra):
+    thinking = as_dict(extra.get("thinking"))
+    inside = {"thinking": others(thinking, "budget_tokens")} if thinking_budget(extra) else {}
+    for name, value in _fields({**extra, **inside}):
         if _LIMIT.fullmatch(name) and not ("budget" in name.lower() and not value):
             raise ValueError(
                 f"leave {name} out: sampling.max_tokens, judge.max_tokens and "
                 "agents.ROLE.max_tokens limit an answer, and are what is reserved"
             )
     return extra
+
+
+def thinking_budget(extra: Mapping[str, Any]) -> int:
+    """Tokens that Claude may think, which are part of an answer's limit; 0 if none are named."""
+    named = as_dict(extra.get("thinking")).get("budget_tokens")
+    return named if isinstance(named, int) and named > 0 else 0
 
 
 def check_rename(rename: Mapping[str, str]) -> Mapping[str, str]:

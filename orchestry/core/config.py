@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestry.core.asked import check_extra_body, check_headers, check_rename
+from orchestry.core.asked import check_extra_body, check_headers, check_rename, thinking_budget
 from orchestry.core.choices import BackendName, Proposal, ProviderName
 from orchestry.core.errors import ConfigError
 from orchestry.core.executor import ExecutorName
@@ -498,6 +498,16 @@ class RunConfig(Frozen):
     """What code written by a model may use."""
     allow_unsafe_code: Annotated[bool, Mark.RESUMABLE, Mark.OPERATIONAL] = False
     """Run code that models write even if this machine can't confine it."""
+
+    @model_validator(mode="after")
+    def _leaves_room_beside_thoughts(self) -> Self:
+        budget, most = thinking_budget(self.provider.extra_body), self.sampling.max_tokens
+        if budget >= most:
+            raise ValueError(
+                f"provider.extra_body.thinking.budget_tokens is {budget}, and thoughts are part of "
+                f"an answer, whose sampling.max_tokens is {most}: raise that above it"
+            )
+        return self
 
     @model_validator(mode="wrap")
     @classmethod

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestry.backends.base import named
 from orchestry.core.config import ProviderConfig, RunConfig
 from orchestry.core.errors import BudgetExceeded, ConfigError, OrchestryError, ProviderError
 from orchestry.core.types import Completion, Message, Provider, Request
 from orchestry.engine.run import in_own_loop
 from orchestry.models.ledger import Ledger
-from orchestry.models.names import by_names, critics_by_names
+from orchestry.models.names import by_names, critics_by_names, named
 from orchestry.models.openai import VENDOR_URL, is_vendor
 from orchestry.models.prices import PriceTable, price_table
 from orchestry.models.providers import open_provider

@@ -54,6 +54,7 @@ from orchestry.engine.learners import (
 from orchestry.engine.manifest import ground, record_ground
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, of_run
+from orchestry.store.collapse import Collapses, collapses
 from orchestry.store.journal import Learned, Opened, Stopped
 from orchestry.store.progress import GPU, MEAN, PACE, PROGRESS, RECENT, Row, progress
 from orchestry.store.run import Run, Store, existing, load_run
@@ -262,6 +263,7 @@ class _Work:
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     _trackers: list[Tracker] = field(default_factory=list)
     _told: float = 0.0
+    _collapses: Collapses = field(init=False)
 
     @property
     def settings(self) -> PpoConfig:
@@ -275,6 +277,8 @@ class _Work:
     def shown(self) -> Iterator[None]:
         """Trackers are open in this context."""
         self.rows = self._kept_rows()
+        config = self.arena.config.model_dump(mode="json", by_alias=True)
+        self._collapses = collapses(config, (), {}, self.rows)
         shown = (_row(one) for one in self.rows)
         self._trackers = show_rows(self.arena.config, self.store.folder, shown, self.note)
         try:
@@ -349,6 +353,8 @@ class _Work:
         self.store.append(PROGRESS, json.dumps(row) + "\n")
         for tracker in self._trackers:
             tracker.show([_row(row)])
+        for text in self._collapses.batch(row):
+            self.note(text)
         if time.monotonic() - self._told >= _NOTE_S:
             self._told = time.monotonic()
             self.note(_said(row, self.settings.steps))

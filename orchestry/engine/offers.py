@@ -195,6 +195,11 @@ def _pair(texts: Mapping[str, str]) -> dict[str, Any]:
 # --- what is kept ---------------------------------------------------------------------------------
 
 
+def solver(place: int) -> str:
+    """Who is asked."""
+    return f"solver {place + 1}"
+
+
 def solving(problem: Problem, place: int, model: str, seed: int) -> Request:
     """Asks a solver for the whole function; it sees what an agent alone would."""
     shown = ""
@@ -204,7 +209,7 @@ def solving(problem: Problem, place: int, model: str, seed: int) -> Request:
     text = f"{problem.prompt}{shown}\n\n```python\n{problem.data['signature']}\n```"
     system = "You are a Python programmer. Answer with one Python code block that defines the "
     return Request(
-        agent=f"solver {place + 1}",
+        agent=solver(place),
         model=model,
         messages=(
             Message(role="system", content=f"{system}function, and nothing else."),

@@ -184,15 +184,29 @@ def _usage(found: Prompts, member: Member) -> str:
     """The code that asks an agent, by the client of its own vendor."""
     claude = found.asked(member.role).name == "anthropic"
     prompt = ("system, *", 'system=system["content"], ') if member.system_prompt else ("", "")
-    own = {"system": prompt[0], "given": prompt[1], "where": _where(found.asked(member.role))}
+    asked = found.asked(member.role)
+    extra = {name: value for name, value in asked.extra_body.items() if value is not None}
+    own = {
+        "system": prompt[0],
+        "given": prompt[1],
+        "extra": f", extra_body={extra}" if extra else "",
+        "client": ", ".join(filter(None, (_where(asked), _headers(asked)))),
+        "imports": "from os.path import expandvars\n" if asked.headers else "",
+    }
     return (_ASK_CLAUDE if claude else _ASK).format(role=member.role, **own)
 
 
 def _where(asked: ProviderConfig) -> str:
-    """The client's arguments for a server that is not the vendor's own."""
+    """The client's argument for a server that is not the vendor's own."""
     if asked.base_url in (None, *VENDORS) or asked.name not in ("anthropic", "openai"):
         return ""
     return f'base_url="{asked.base_url}"'
+
+
+def _headers(asked: ProviderConfig) -> str:
+    """The client's argument; keys stay in the environment."""
+    said = ", ".join(f"{name!r}: expandvars({value!r})" for name, value in asked.headers.items())
+    return f"default_headers={{{said}}}" if said else ""
 
 
 def _server(found: Prompts, member: Member) -> str:
@@ -209,17 +223,17 @@ def _server(found: Prompts, member: Member) -> str:
 
 
 _ASK = """\
-from openai import OpenAI
+{imports}from openai import OpenAI
 from team import TEAM, messages
 chat = {{"model": TEAM["{role}"]["model"], "messages": messages("{role}", "...")}}
-print(OpenAI({where}).chat.completions.create(**chat).choices[0].message.content)
+print(OpenAI({client}).chat.completions.create(**chat{extra}).choices[0].message.content)
 """
 _ASK_CLAUDE = """\
-from anthropic import Anthropic
+{imports}from anthropic import Anthropic
 from team import TEAM, messages
 {system}chat = messages("{role}", "...")
 how = {{"model": TEAM["{role}"]["model"], "max_tokens": TEAM["{role}"]["max_tokens"]}}
-print(Anthropic({where}).messages.create(**how, {given}messages=chat).content[0].text)
+print(Anthropic({client}).messages.create(**how, {given}messages=chat{extra}).content[-1].text)
 """
 
 

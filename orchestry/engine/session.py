@@ -36,6 +36,7 @@ from orchestry.models.ledger import Ledger
 from orchestry.rollout.replay import give_credit
 from orchestry.rollout.schedule import Schedule
 from orchestry.rollout.tree import episode_record
+from orchestry.store.collapse import Glance, collapses, glance
 from orchestry.store.journal import Learned, Rated, last_words
 from orchestry.store.records import EpisodeRecord
 from orchestry.store.run import Store
@@ -163,6 +164,8 @@ class Session(Work):
                 "again from the journal's answers"
             )
         store.mirrors += open_trackers(plan.config, store, plan.backend.every, self.note)
+        config = plan.config.model_dump(mode="json", by_alias=True)
+        self._collapses = collapses(config, store.events, self._glances(store.episodes))
 
     def sum_up(self, reason: Reason, seconds: float) -> None:
         """See Work: summary.json."""
@@ -240,10 +243,15 @@ class Session(Work):
             self.store.learned(learned)
             for name, text in update.files.items():
                 self.store.write(name, text)
-            for note in update.notes:
+            new = self._collapses.learned(learned, self._glances(block))
+            for note in (*update.notes, *new):
                 self.watch.note(note)
         except Exception as error:
             self.fail(error)
+
+    def _glances(self, numbers: Iterable[int]) -> dict[int, Glance]:
+        found = ((number, self.store.episodes[number]) for number in numbers)
+        return {number: glance(record) for number, record in found if not record.failed}
 
     def _said(self) -> dict[tuple[int, str], Rated]:
         """People's ratings of finished trajectories. An episode that was played again may hold

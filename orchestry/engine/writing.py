@@ -8,15 +8,17 @@ that was stopped keeps the same ones as one that was not.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from orchestry.backends import open_backend
 from orchestry.core.concurrency import together
-from orchestry.core.config import BehaviorsConfig, CreditConfig, RunConfig
+from orchestry.core.config import AgentConfig, BehaviorsConfig, CreditConfig, RunConfig
 from orchestry.core.errors import ConfigError, TaskFault
 from orchestry.core.files import refused, write_atomic
 from orchestry.core.types import SPLITS, Frozen, Policy, Problem, Request
@@ -30,6 +32,7 @@ from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Work
 from orchestry.engine.worst import Dearest
 from orchestry.judge import structured
+from orchestry.models.names import by_names
 from orchestry.store.run import Store
 from orchestry.store.summary import NANO
 from orchestry.task.base import BaseTask
@@ -61,7 +64,7 @@ class Asked:
 
     count: int
     solvers: tuple[str, ...] = ()
-    """Models of the same provider that solve; (): the model that writes."""
+    """Models that solve, whose names may name their provider; (): the model that writes."""
     grade: int | None = None
 
     def graded(self, attempt: int) -> int:
@@ -111,7 +114,7 @@ def write_problems(config: RunConfig, asked: Asked, file: Path, watch: Watcher) 
     writing that stops at its budget or at Ctrl-C is returned too, with the reason in `stopped`.
     Raises ConfigError before anything is spent.
     """
-    plan = _planned(prepare(resolved(config, asked.count), watch.note), asked)
+    plan = _planned(config, asked, watch.note)
     if file.exists() and not (folder_of(file) / _ASKED).exists():
         raise ConfigError(f"{file} exists and no writing made it: name another file in --into")
     return in_own_loop(_write(plan, asked, file, watch))
@@ -122,8 +125,13 @@ def folder_of(file: Path) -> Path:
     return file.with_suffix(".made")
 
 
-def _planned(plan: Plan, asked: Asked) -> Plan:
-    """Raises ConfigError for a task without problems of code, and for solvers without a price."""
+def _planned(
+    config: RunConfig, asked: Asked, note: Callable[[str], None], need_key: bool = True
+) -> Plan:
+    """With the solvers as agents. Raises ConfigError for a task without problems of code, and for
+    solvers without a price."""
+    config = resolved(config, asked.count)
+    plan = prepare(config, note, need_key=need_key)
     if not isinstance(plan.task.options, Bank):
         raise ConfigError(
             f"task {plan.task.name} takes no problems of code with gold and tests: name "
@@ -131,8 +139,11 @@ def _planned(plan: Plan, asked: Asked) -> Plan:
         )
     if len(asked.solvers) > 2:
         raise ConfigError(f"{len(asked.solvers)} solvers are named: give one or two")
-    plan.backend.prices.check(asked.solvers)
-    return plan
+    both = asked.solvers and (asked.solvers[0], asked.solvers[-1])
+    own = {offers.solver(place): AgentConfig(model=model) for place, model in enumerate(both)}
+    named, _ = by_names(config.model_copy(update={"agents": own}), os.environ)
+    config = plan.config.model_copy(update={"agents": named.agents, "prices": named.prices})
+    return replace(plan, backend=open_backend(config, plan.task, need_key=need_key))
 
 
 async def _write(plan: Plan, asked: Asked, file: Path, watch: Watcher) -> WritingReport:
@@ -272,7 +283,7 @@ class Writing(Work):
 
     async def _agreed(self, problem: Problem, policy: Policy) -> str:
         """Why two solvers tell nothing about it."""
-        asked = _solvers(self.plan, self.asked, problem)
+        asked = _solvers(self.plan, problem)
         answers = [answer for (answer,) in await policy.sample(asked, 1)]
         if any(answer.failed for answer in answers):
             return "a solver's call failed"
@@ -317,12 +328,13 @@ class Writing(Work):
         self.store.write(_README, _readme(self.report, self.asked))
 
 
-def _solvers(plan: Plan, asked: Asked, problem: Problem) -> list[Request]:
-    models = asked.solvers or (plan.backend.provider.model,)
-    return [
-        offers.solving(problem, place, model, plan.config.seed)
-        for place, model in enumerate((models[0], models[-1]))
-    ]
+def _solvers(plan: Plan, problem: Problem) -> list[Request]:
+    found = list[Request]()
+    for place in range(2):
+        own = plan.config.agents.get(offers.solver(place), AgentConfig())
+        model = own.model or plan.backend.provider.model
+        found.append(offers.solving(problem, place, model, plan.config.seed))
+    return found
 
 
 def _readme(report: WritingReport, asked: Asked) -> str:
@@ -350,7 +362,7 @@ def forecast(
 ) -> Estimate:
     """What a writing would ask and cost; raises ConfigError as the writing itself would, save for a
     missing key. It expects USUAL_TRIES attempts per problem, at most TRIES."""
-    plan = _planned(prepare(resolved(config, asked.count), note, need_key=False), asked)
+    plan = _planned(config, asked, note, need_key=False)
     return in_own_loop(_forecast(plan, asked, note, runs))
 
 
@@ -364,7 +376,7 @@ async def _forecast(
     async def part(policy: Policy, repairs: int = 0) -> dict[str, float]:
         """One attempt that reaches the solvers."""
         ask = offers.question(0, asked.graded(0), helper, model, plan.config.seed)
-        await policy.sample([ask] * (1 + repairs) + _solvers(plan, asked, sample), 1)
+        await policy.sample([ask] * (1 + repairs) + _solvers(plan, sample), 1)
         return {"act": USUAL_TRIES * asked.count}
 
     dearest = Dearest(plan.backend)

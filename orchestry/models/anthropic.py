@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import dropwhile
 from typing import Any
 
+from orchestry.core.asked import thinking_budget
 from orchestry.core.errors import ProviderError
 from orchestry.core.extras import THINKING, TOOL_USE, as_dict, others, packed, unpacked
 from orchestry.core.tools import ANY, ToolCall, fit_id
 from orchestry.core.types import Completion, Message, Request
+from orchestry.models.dialect import Dialect
 from orchestry.models.http import (
     SdkProvider,
     decode,
@@ -93,17 +95,33 @@ class AnthropicProvider(SdkProvider):
 
     name = "anthropic"
     client_class = "AsyncAnthropic"
+    _told = False
+    """Whether it was said that some answers are too short for thoughts."""
 
     async def complete(
         self, request: Request, *, shared: bool = False, started: Callable[[], None] | None = None
     ) -> Completion:
         """One attempt; see Provider. Streams if `started` is given."""
-        body = self._dialect.body(self._body(request, cached=shared and self.leads(request)))
-        if started is None:
-            answer = await post(self._client, "/v1/messages", body, self._endpoint)
-        else:
-            answer = await self._stream(body, started)
-        return self._completion(request, answer)
+
+        async def send(body: dict[str, Any]) -> dict[str, Any]:
+            if thinking_budget(body) >= request.max_tokens:  # Claude refuses it
+                body = self._without_thoughts(body)
+            if started is not None:
+                return await self._stream(body, started)
+            return await post(self._client, "/v1/messages", body, self._endpoint)
+
+        body = self._body(request, cached=shared and self.leads(request))
+        return self._completion(request, await self._sent(body, send, Dialect.mended_choice))
+
+    def _without_thoughts(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not self._told:
+            self._told = True
+            self.warn(
+                f"answers of at most {body['max_tokens']} tokens are drawn without thinking, as "
+                f"thinking.budget_tokens={thinking_budget(body)} is not below that: raise "
+                "the max_tokens of sampling, judge or agents.ROLE, or lower the budget"
+            )
+        return others(body, "thinking")
 
     def input_bound(self, request: Request) -> int:
         """The bytes of everything that is sent."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import PromptTooLong, ProviderError
 
+_T = TypeVar("_T")
 _OTHER_NAME = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
@@ -81,14 +82,23 @@ class Dialect:
         if sure and _ROLES.search(said) and plain != sent["messages"]:
             why = "takes no system role there, so that text begins the user's message"
             return replace(self, no_system=True), f"{why} (provider.system=user)"
-        if error.refused and "tool_choice" in sent and re.search(r"tool[_ ]choice", said, re.I):
-            return self._without("tool_choice")
+        if (mended := self.mended_choice(sent, error)) is not None:
+            return mended
         if not error.refused or not _UNKNOWN.search(said):
             return None
         for name in filter(sent.__contains__, (*_OTHER_NAME, *_DISPENSABLE)):
             if re.search(rf"(?<!\w){name}(?!\w)", said):
                 return self._without(name)
         return None
+
+    def mended_choice(
+        self, sent: Mapping[str, Any], error: ProviderError
+    ) -> tuple[Dialect, str] | None:
+        """The same of a server that can't be told which tool to call, such as Claude's while it
+        thinks."""
+        told = "tool_choice" in sent and "tool_choice" not in self.extra
+        said = told and re.search(r"tool[_ ]choice", str(error), re.IGNORECASE)
+        return self._without("tool_choice") if said and error.refused and not error.billed else None
 
     def _without(self, name: str) -> tuple[Dialect, str] | None:
         if name in _DISPENSABLE:
@@ -101,11 +111,36 @@ class Dialect:
         return replace(self, rename={**self.rename, name: other}), why
 
 
+Mend = Callable[[Dialect, Mapping[str, Any], ProviderError], tuple[Dialect, str] | None]
+
+
+async def ask(
+    dialect: Dialect,
+    body: Mapping[str, Any],
+    send: Callable[[dict[str, Any]], Awaitable[_T]],
+    mend: Mend,
+) -> tuple[_T, Dialect, list[str]]:
+    """The answer to a request, how the server took it, and what that differs in, in words. A
+    request that it refuses for how it is written is sent as it wants it."""
+    found = list[str]()
+    while True:
+        sent = dialect.body(body)
+        try:
+            return await send(sent), dialect, found
+        except ProviderError as error:
+            if (mended := mend(dialect, sent, error)) is None:
+                raise
+            dialect, why = mended
+            found.append(why)
+
+
 def _without_choice(body: Mapping[str, Any], choice: Any) -> dict[str, Any]:
     """The body for a server that is not told which tool to call: offered is what may be called."""
     found = dict(body)
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
-    if kind == "none":
+    if kind == "none" and isinstance(choice, Mapping):
+        found["tool_choice"] = choice  # Claude takes it while it thinks, and wants its tools told
+    elif kind == "none":
         del found["tools"]
     elif kind in ("function", "tool"):
         name = choice.get("function", choice)["name"]

@@ -17,7 +17,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from importlib import import_module
@@ -29,7 +29,7 @@ from orchestry.core.errors import PromptTooLong, ProviderError
 from orchestry.core.extras import as_dict
 from orchestry.core.secrets import bare_address, keys_in_query, without_key, without_keys
 from orchestry.core.types import Request, utf8
-from orchestry.models.dialect import Dialect
+from orchestry.models.dialect import Dialect, Mend, ask
 
 CONNECT_S = 10.0
 """Seconds to wait for a connection; waiting is not billed."""
@@ -58,35 +58,35 @@ _TOO_LONG = {
     "tokens_limit_reached",
     "model_max_prompt_tokens_exceeded",
 }
-_WHAT = r"(?:prompt|input|context|messages?|conversation|request|sequence|tokens?)"
-_SAYS_TOO_LONG = re.compile(
-    rf"context[ _-]?(?:length|window|size|limit)|(?:maximum|max|allowed)[ _-]context"
-    rf"|(?:maximum|max|maximal)[ _-](?:prompt|input|sequence|model)[ _-](?:length|len|tokens?)\b"
-    rf"|(?<!stop ){_WHAT}(?: \w+){{0,3}} (?:is|are|was|were) (?:too|longer)(?: \w+)? "
-    rf"(?:long|large|than)|(?:prompt|input|sequence|total)(?: \S+){{0,4}} (?:is|are) "
-    rf"(?:greater|larger|more) than|(?:input|prompt|sequence)[ _]length\b.{{0,60}} exceed"
-    rf"|(?:prompt|input|request) (?:has|of|contains) \d+ tokens|(?:input|prompt)[ _]length limit"
-    rf"|tokens in (?:the |your )?(?:request|prompt|input|messages)"
-    rf"|messages\[\d+\]\S{{0,9}}\.(?:content|text)\b.{{0,9}} too long"
-    rf"|too many (?:input |prompt |total )?tokens?\b(?! per)|(?:input|prompt) (?:is )?too long"
-    rf"|too large for (?:\S+ )?model|(?:input|prompt)[ _]tokens?(?: \w+){{0,4}} exceed"
-    rf"|inputs?`? must have less than \d+ tokens|input length should be|messages? too long"
-    rf"|(?:input|prompt|request)\b.{{0,60}} (?:only supports up to|model'?s? (?:token )?limit)"
-    rf"|exceeds? (?:n_ctx|max message tokens|the model'?s context)"
-    rf"|(?:input|prompt|messages)(?: \w+){{0,6}} exceeds?(?: \w+){{0,6}} "
-    rf"(?:tokens?|limit|length|maximum)"
-    rf"|reduce the length of (?:the |your )?(?:input|prompt|messages)"
-    rf"|`?inputs`? (?:tokens \+ `?max_new_tokens`? must be|must have less than)"
-    rf"|maximum (?:number of )?(?:allowed )?(?:input )?tokens? allowed|longer than the model",
-    re.I,
+
+
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+_SAYS_PROMPT = _any_of(
+    r"\b(?:prompts?|inputs?|context|messages?|conversation|sequence|tokens?)\b",
+    r"\b(?:input|context)_|n_ctx|max_seq_len|too large for \S+ model",
+    r"request (?:body|payload)|request exceeds the maximum size",
+    r"\bgot -\d",  # what is left for an answer
 )
-"""How servers say that a prompt is longer than the model's context, each in words of its own."""
-_SAYS_OTHERWISE = re.compile(
-    r"max_(?:completion_|output_)?tokens`?'?\"?:? (?:is |are )?(?:too|must|should|exceeds)"
-    r"|per[ -](?:minute|day|hour)|\bTP[MD]\b|rate[ _-]?limit"
-    r"|(?:image|file|upload)s? (?:is|are|exceed)|number of messages|maximum count"
-    r"|does not exist",
-    re.I,
+_SAYS_TOO_LONG = _any_of(
+    r"too (?:long|large|many|big)|exceed|overflow|not fit|over the (?:model|max|limit)",
+    r"reduce the length|(?:longer|greater|larger|more|less) than|(?:length|maximum) should be",
+    r"context[ _-](?:length|window|size|limit)|maximum (?:context|input|prompt|model) length",
+    r"length limit|(?:at most|only|up to|<=|>|limit:?|got) -?\d|(?:max|maximum|limit)\b.{0,40}\d",
+)
+"""How servers say that a prompt is longer than the model's context, each in words of its own: they
+name it, and say that it is too long."""
+_SAYS_OTHERWISE = _any_of(
+    r"(?<!\+ )(?<!\+ `)max_(?:completion_|output_|new_)?tokens\b(?!.*\bgot -)\W*"
+    r"(?:\(?\d+|is|are|must|should|exceeds|value|too)\b",
+    r"(?:supports at most|maximum|max) (?:\d+ )?completion tokens",
+    r"\brate\b|rate_limit|per[ -](?:min|day|hour)|\bTP[MD]\b|too many requests|quota|daily|monthly",
+    r"\bplan\b|account|organi[sz]ation|timed? ?out|deadline|flagged|filter|does not exist",
+    r"(?:image|file|upload|tool|function)s?(?: \w+)? (?:is|are|exceeds?)\b|tools?[.\[]|array",
+    r"number of (?:images|files|messages|tools)|maximum count|too many messages",
+    r"\w+\[\d+\]\.(?!content|text)\w|stop sequence|logit_bias|temperature|Input should be",
 )
 """What has the same words, and is about another number: the answer's limit, a rate, a picture."""
 _BAD_DRAW = re.compile(
@@ -106,6 +106,11 @@ _NAMED_CODES = {
     "exceed_context": 400,
 }  # fmt: skip
 """Statuses, by words in an error's code or type."""
+_MINIMAX = {
+    "1001": 408, "1002": 429, "1004": 401, "1008": 402, "1026": 400, "1027": 400, "1039": 429,
+    "1041": 429, "1042": 400, "2013": 400, "2045": 429, "2049": 401, "2056": 429, "2061": 403,
+}  # fmt: skip
+"""Statuses, by MiniMax's codes (https://platform.minimax.io/docs/api-reference/errorcode)."""
 _OF_THE_ACCOUNT = {401, 402, 403}
 _NO_CREDIT = {"insufficient_quota", "billing_error"}
 _SAYS_NO_CREDIT = re.compile(r"credit balance|usage limits?\b|spend(?:ing)? limit", re.I)
@@ -179,6 +184,21 @@ class SdkProvider:
     async def __aexit__(self, *exc: object) -> None:
         await self._client.close()
 
+    async def _sent(
+        self,
+        body: Mapping[str, Any],
+        send: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        mend: Mend,
+    ) -> dict[str, Any]:
+        """The server's answer. If it took a request only as it wants it, all later ones are sent
+        so too, and a line says so."""
+        answer, dialect, found = await ask(self._dialect, body, send, mend)
+        if found and dialect != self._dialect:  # else another call found the same
+            self._dialect = dialect
+            for why in found:
+                self.warn(f"{self._endpoint.vendor} at {self._endpoint.shown} {why}")
+        return answer
+
 
 def client_options(sdk: Any, endpoint: Endpoint) -> dict[str, Any]:
     """Common arguments of AsyncAnthropic and AsyncOpenAI; `sdk` is the vendor's module."""
@@ -220,7 +240,9 @@ def request_bound(request: Request, *others: str) -> int:
     return bytes_bound(*texts, *others) + sum(map(schema_bound, schemas))
 
 
-async def post(client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoint) -> Any:
+async def post(
+    client: Any, path: str, body: Mapping[str, Any], endpoint: Endpoint
+) -> dict[str, Any]:
     """One attempt: the JSON object that a server answered; raises ProviderError.
 
     `client` is an AsyncAnthropic or AsyncOpenAI that makes no retries of its own.
@@ -339,7 +361,9 @@ def _is_too_long(status: int, kind: str, detail: str) -> bool:
     """Whether a refusal says that the prompt is longer than the model's context."""
     if kind in _TOO_LONG:
         return True
-    said = status == 413 or (status in (400, 422) and _SAYS_TOO_LONG.search(detail))
+    detail = detail[:4000]  # some send the prompt back
+    named = _SAYS_PROMPT.search(detail) and _SAYS_TOO_LONG.search(detail)
+    said = status == 413 or (status in (400, 422) and named)
     return bool(said) and not _SAYS_OTHERWISE.search(detail)
 
 
@@ -362,6 +386,10 @@ def error_in(answer: Mapping[str, Any]) -> object:
     named = answer.get("error") or (errors[0] if isinstance(errors, list) and errors else None)
     if isinstance(named, str | dict) and named:
         return named
+    base = as_dict(answer.get("base_resp"))  # MiniMax's
+    if (number := str(base.get("status_code") or 0)) != "0":
+        said = f"{base.get('status_msg') or 'no message'} ({number})"
+        return {"code": _MINIMAX.get(number, 500), "message": said}
     codes = (str(answer.get(name)) for name in ("code", "status", "status_code"))
     is_error = "error" in (answer.get("type"), answer.get("object"))
     return answer if named or is_error or any(map(_STATUS.fullmatch, codes)) else None

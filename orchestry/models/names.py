@@ -11,15 +11,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from orchestry.core.config import AgentConfig, PriceConfig, ProviderConfig, RunConfig
+from orchestry.core.config import (
+    AgentConfig,
+    BehaviorsConfig,
+    JudgeConfig,
+    PriceConfig,
+    ProviderConfig,
+    RunConfig,
+)
 from orchestry.core.errors import ConfigError
 from orchestry.core.secrets import REFUSED
 from orchestry.models.gguf import KNOWN, gguf
 from orchestry.models.weights import MODEL
 
+_Asks = TypeVar("_Asks", AgentConfig, BehaviorsConfig, JudgeConfig)
 PREFIXES = ("anthropic", "openai", "ollama", "embedded")
 OLLAMA = "OLLAMA_HOST"
 """Ollama's own variable for its address."""
@@ -106,6 +114,29 @@ def critics_by_names(config: RunConfig, environ: Mapping[str, str], vendor: str 
             asked = _answered_by(named, asked, model, environ)
         found[section] = part.model_copy(update={"provider": asked})
     return config.model_copy(update=found)
+
+
+def as_the_run(config: RunConfig, name: str) -> RunConfig:
+    """The config in which judge, author and agents have what they leave out of the run's provider,
+    which has that name: so a resumed run asks them in the same way."""
+
+    def whole(part: _Asks) -> _Asks:
+        own = part.provider and named(part.provider, config.provider, name)
+        return part.model_copy(update={"provider": own}) if own else part
+
+    changes = {"judge": whole(config.judge), "behaviors": whole(config.behaviors)}
+    agents = {role: whole(own) for role, own in config.agents.items()}
+    return config.model_copy(update={**changes, "agents": agents})
+
+
+def named(asked: ProviderConfig, runs: ProviderConfig, name: str) -> ProviderConfig:
+    """The provider of a judge or an agent; if it names none, the run's own, at the same address and
+    asked in the same way."""
+    if asked.name != "auto":
+        return asked
+    changes = {"name": name, "base_url": asked.base_url or runs.base_url}
+    same = {"extra_body", "rename", "headers", "system"} - asked.model_fields_set
+    return asked.model_copy(update=changes | {name: getattr(runs, name) for name in same})
 
 
 def _first_agents(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
@@ -81,7 +81,7 @@ class OpenAIProvider(SdkProvider):
         """One attempt; see Provider. The server caches prompts by itself."""
         if request.purpose == "embed":
             return await self._embedded(request)
-        answer = await self._sent(self._body(request))
+        answer = await self._sent(self._body(request), self._post, Dialect.mended)
         if started is not None:
             started()
         return self._completion(request, answer)
@@ -112,29 +112,8 @@ class OpenAIProvider(SdkProvider):
         """Always False: writing the prompt cache is free, so waiting saves nothing."""
         return False
 
-    async def _sent(self, body: Mapping[str, Any]) -> Any:
-        """The server's answer. A request that it refuses for how it is written is sent as it wants
-        it; if that is answered, all later ones are too, and a line says so."""
-        tried, found = self._dialect, list[str]()
-        while True:
-            sent = tried.body(body)
-            try:
-                answer = await post(self._client, "/chat/completions", sent, self._endpoint)
-            except ProviderError as error:
-                mended = tried.mended(sent, error)
-                if mended is None:
-                    raise
-                tried, why = mended
-                found.append(why)
-            else:
-                self._keep(tried, found)
-                return answer
-
-    def _keep(self, dialect: Dialect, found: Sequence[str]) -> None:
-        if found and dialect != self._dialect:  # else another call found the same
-            self._dialect = dialect
-            for why in found:
-                self.warn(f"{self._endpoint.vendor} at {self._endpoint.shown} {why}")
+    async def _post(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await post(self._client, "/chat/completions", body, self._endpoint)
 
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -169,7 +148,8 @@ class OpenAIProvider(SdkProvider):
             return bad_draw(self._endpoint, f"finish_reason {stop}")
         if not error and stop == "error":
             error = f"finish_reason error: {found}"
-        drawn = bool(choice or answer.get("usage"))
+        counts = any(as_dict(answer.get("usage")).values())
+        drawn = bool(choice or counts or answer.get("output_sensitive"))
         return failure_within(self._endpoint, error, drawn=drawn) if error else None
 
     def _message(self, message: Message) -> dict[str, Any]:

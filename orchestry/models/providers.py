@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from orchestry.core.asked import filled
+from orchestry.core.asked import filled, thinking_budget
 from orchestry.core.config import ProviderConfig
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError
@@ -77,6 +77,11 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     from orchestry.models.openai import VENDOR_URL, OpenAIProvider, is_vendor
 
     _need("openai", "openai", "aiohttp")
+    if thinking_budget(config.extra_body):
+        raise ConfigError(
+            "provider.extra_body.thinking.budget_tokens is for Claude, where thoughts are part of "
+            "max_tokens: leave it out"
+        )
     url = _url(config, environ, "OPENAI_BASE_URL", VENDOR_URL)
     placeholder = None if is_vendor(url) else "none"  # local servers need no key
     endpoint = Endpoint(

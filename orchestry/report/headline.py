@@ -52,7 +52,8 @@ def headline(experiment: Experiment) -> list[str]:
 
 
 def _ending(run: Salvaged) -> Iterator[str]:
-    """Whether the curve still moves, if it is long enough to say."""
+    """Whether the run collapsed, and whether the curve still moves, if it is long enough to say."""
+    yield from run.collapses
     trend = converged(run)
     if trend and trend.change:
         figure = "Return" if run.neural else "Reward"

@@ -17,6 +17,7 @@ from typing import Any
 from orchestry.report.page.entry import row
 from orchestry.report.runs import Salvaged, readable_episode
 from orchestry.store import journal
+from orchestry.store.collapse import Glance, glance
 from orchestry.store.journal import (
     Answered,
     Counted,
@@ -113,6 +114,7 @@ class Followed(Salvaged):
 
     def _begin_episodes(self) -> None:
         self.rows, self._all, self._places = [], list[EpisodeRecord](), dict[int, int]()
+        self.glances = dict[int, Glance]()
         self._unread_episodes = 0
         self.__dict__.pop("episodes", None)
 
@@ -231,6 +233,7 @@ class Followed(Salvaged):
             self._all.append(found.model_copy(update={"nodes": tuple(slim)}))
             if not found.failed:
                 self.rows.append(row(found))
+                self.glances[found.episode] = glance(found)
         if lines:
             self.__dict__.pop("episodes", None)
         return bool(lines)

@@ -18,6 +18,7 @@ from orchestry.report.measures import Measures, measured
 from orchestry.report.text import left_out
 from orchestry.store import journal
 from orchestry.store.checkpoints import DISTILLED
+from orchestry.store.collapse import Glance, collapses, glance
 from orchestry.store.games import Evaluation, kept
 from orchestry.store.journal import Event, Learned, Opened
 from orchestry.store.measurements import BASELINES, EVALUATIONS, FORMS, Measurement
@@ -146,6 +147,16 @@ class Salvaged(Run):
     def took(self) -> float:
         """Wall-clock seconds of all its processes."""
         return books(self.events).seconds
+
+    @property
+    def collapses(self) -> list[str]:
+        """What its updates show of a collapse, in sentences."""
+        return collapses(self.config, self.events, self.glances, self.batches).said()
+
+    @cached_property
+    def glances(self) -> dict[int, Glance]:
+        """What is kept of each finished episode to look for a collapse, by its number."""
+        return {record.episode: glance(record) for record in self.episodes}
 
     @property
     def batches(self) -> list[Row]:

@@ -42,6 +42,7 @@ from orchestry.report.measures import Measures
 from orchestry.report.outcomes import Figure, over_problems, rates, schemes_said
 from orchestry.report.runs import Arm, Experiment, Salvaged
 from orchestry.report.text import dollars, duration, inline, table
+from orchestry.store.collapse import FAINTEST
 from orchestry.store.journal import (
     Answered,
     Event,
@@ -325,10 +326,6 @@ def by_agent(run: Salvaged) -> list[list[str]]:
         ]
         for row in run.summary.usage
     ]
-
-
-FAINTEST = 1e-12
-"""An advantage up to this size counts as zero (rounding)."""
 
 
 def fault_counts(run: Run) -> dict[str, str]:

@@ -4,9 +4,11 @@ content of a row does not matter here.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import gzip
 import hashlib
+import io
 import json
 import re
 import zlib
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +50,10 @@ _Row = tuple[str, Any]
 def rows(hub: str, path: Path | None) -> Iterator[_Row]:
     """The rows in order, all of the data set's own splits.
 
-    `path` is a .jsonl, .json (both also .gz) or .parquet file, a folder of such files that are
-    named after their splits, or a folder written by `datasets.save_to_disk`. Without it, rows come
-    from `hub`, or from the cache of `datasets`. Raises ConfigError if they can't be reached,
-    TaskError if they can't be read.
+    `path` is a .csv, .jsonl, .json (each also .gz) or .parquet file, a folder of files of the last
+    three kinds that are named after their splits, or a folder written by `datasets.save_to_disk`.
+    Without it, rows come from `hub`, or from the cache of `datasets`. Raises ConfigError if they
+    can't be reached, TaskError if they can't be read.
     """
     return chain.from_iterable(_parts(hub, path).values())
 
@@ -90,9 +92,11 @@ def _readable(path: Path) -> bool:
 
 
 def _file(path: Path) -> Iterator[_Row]:
+    if is_csv(path):
+        return _numbered(str(path), _cells(path))
     if not _readable(path):
         raise errors.ConfigError(
-            f"{path} is of no kind known here: give .jsonl, .json (either also .gz), "
+            f"{path} is of no kind known here: give .jsonl, .json, .csv (each also .gz), "
             ".parquet, or a folder written by datasets.save_to_disk"
         )
     if path.suffix == ".parquet":
@@ -373,16 +377,51 @@ def _numbered(source: str, found: Iterable[Any]) -> Iterator[_Row]:
     return ((f"{source}, row {number}", row) for number, row in enumerate(found, start=1))
 
 
-def _texts(path: Path) -> Iterator[_Row]:
-    """The rows of a file with a JSON list or JSON lines."""
+def _content(path: Path) -> tuple[bytes, str]:
+    """A file's bytes and text."""
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
-        text = text_of(content)
+        return content, text_of(content)
     except _UNREADABLE as error:
         raise errors.TaskError(
             f"{path} can't be read ({errors.reason(error)}): fetch it again, or check its rights"
         ) from None
+
+
+def is_csv(path: Path) -> bool:
+    """Whether its rows are lines of cells, below a line with their names."""
+    return path.name.lower().removesuffix(".gz").endswith(".csv")
+
+
+def _cells(path: Path) -> Iterator[dict[str, str | None]]:
+    """The rows of a CSV file; an empty cell is None, and a column without a name (such as pandas'
+    index) is left out."""
+    _, text = _content(path)
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of a cell
+    lines = csv.reader(io.StringIO(text), strict=True)
+    try:
+        names = [name.strip() for name in next(lines, [])]
+        if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+            raise errors.TaskError(f"{path} has two columns '{twice[0]}': rename one")
+        for row in filter(any, lines):
+            if len(row) > len(names):
+                raise errors.TaskError(
+                    f"{path}, line {lines.line_num} has {len(row)} cells below {len(names)} names: "
+                    "put quotes around a cell with a comma"
+                )
+            cells = zip_longest(names, row)
+            yield {name: cell or None for name, cell in cells if name}
+    except csv.Error as error:
+        raise errors.TaskError(
+            f"{path}, line {lines.line_num} is not CSV ({error}): put a cell with quotes in it "
+            "into quotes, and double each of its own"
+        ) from None
+
+
+def _texts(path: Path) -> Iterator[_Row]:
+    """The rows of a file with a JSON list or JSON lines."""
+    content, text = _content(path)
     if text.lstrip().startswith("["):
         yield from _numbered(str(path), _json(f"{path}", text))
         return

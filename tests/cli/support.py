@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,13 +60,18 @@ class CommandLine:
 
 
 @contextmanager
-def served(answer: Callable[[int, dict[str, Any]], Reply]) -> Iterator[str]:
-    """A server on loopback, in threads: (number, body) -> (status, bytes); its address."""
+def served(
+    answer: Callable[[int, dict[str, Any]], Reply], heard: list[Mapping[str, str]] | None = None
+) -> Iterator[str]:
+    """A server on loopback, in threads: (number, body) -> (status, bytes); its address. The headers
+    of the requests go to `heard`."""
     count = iter(range(10**9))
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            if heard is not None:
+                heard.append({name.lower(): text for name, text in self.headers.items()})
             status, data = answer(next(count), body)
             self.send_response(status)
             kind = "text/event-stream" if data.startswith(b"event:") else "application/json"

@@ -158,6 +158,22 @@ def test_columns_that_a_file_lacks(
     assert not Path("tasks").exists()
 
 
+@pytest.mark.parametrize("columns", [(), ("--columns", "prompt=question,gold=answer")])
+def test_problems_may_be_rows_of_a_csv(
+    columns: tuple[str, ...], cli: CommandLine, problems: None
+) -> None:
+    cells = '"What, is 0?",0,,train\nIs 1?,1,small,validation\nIs 2?,2,,test\n'
+    Path("rows.csv").write_text(f"question,answer,hint,split\n{cells}")
+    made = ("app", "--problems", "rows.csv")
+    assert cli("attach", *made, *columns, "--", "python", "app.py").code == 0
+    gold = "gold" if columns else "answer"
+    assert [(one.prompt, one.split, one.data) for one in loaded()] == [
+        ("What, is 0?", "train", {gold: "0"}),
+        ("Is 1?", "dev", {gold: "1", "hint": "small"}),
+        ("Is 2?", "test", {gold: "2"}),
+    ]
+
+
 @pytest.mark.parametrize("most", ["0", "-1", "nan", "inf"])
 def test_a_highest_reward_is_a_number_above_none(
     most: str, cli: CommandLine, problems: None
@@ -173,6 +189,12 @@ def test_a_highest_reward_is_a_number_above_none(
         (("./nosuch",), "./nosuch can't be started (there is no such file)"),
         (("./app.py",), "it is no program: `chmod +x"),
         (("python", "-u", "nosuch.py", "--out", "x.py"), "file nosuch.py does not exist"),
+        (("python", "-m", "no_such_mod"), "module no_such_mod is not found by python"),
+        (("python", "-u", "-m", "no_such_mod.main"), "module no_such_mod.main is not found"),
+        (("env", "A=1", "python", "nosuch.py"), "file nosuch.py does not exist"),
+        (("env", "A=1", "python", "-m", "no_such_mod"), "module no_such_mod is not found"),
+        (("nice", "-n", "5", "env", "-i", "nosuch"), "nosuch can't be started (it is not on PATH)"),
+        (("timeout", "60s", "nohup", "python", "nosuch.py"), "file nosuch.py does not exist"),
     ],
 )
 def test_a_command_that_does_not_exist(
@@ -180,6 +202,27 @@ def test_a_command_that_does_not_exist(
 ) -> None:
     cli("attach", *MADE, "--", *command).failed(2, found)
     assert not Path("tasks").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("python", "-m", "json.tool", "nosuch.py"),
+        ("python", "-c", "print(1)", "nosuch.py"),
+        ("python", "app.py", "-m", "no_such_mod"),
+        ("env", "PYTHONPATH=lib", "python", "-m", "mine"),
+        ("env", "-u", "A", "python", "app.py"),
+        ("env", "-C", "lib", "python", "nosuch.py"),
+        ("env", "PATH=lib", "nosuch"),
+        ("env",),
+    ],
+)
+def test_a_command_that_may_exist(
+    command: tuple[str, ...], cli: CommandLine, problems: None
+) -> None:
+    Path("lib").mkdir()
+    Path("lib/mine.py").write_text("raise SystemExit('imported')")
+    assert cli("attach", *MADE, "--", *command).code == 0
 
 
 def test_a_run_without_its_command_makes_no_folder(cli: CommandLine, problems: None) -> None:
@@ -206,7 +249,16 @@ def test_force_replaces_what_attach_wrote_and_nothing_else(
         "notes.txt",
         "problems.jsonl",
         "task.py",
+        "task.py.1",
     ]
+    task = Path("tasks/app/task.py")
+    task.write_text(task.read_text(encoding="utf-8") + "# by hand", encoding="utf-8")
+    for _ in range(2):
+        said = cli(*forced)
+        assert said.code == 0
+        assert "task.py.1" not in said.out
+    assert Path("tasks/app/task.py.2").read_text(encoding="utf-8").endswith("# by hand")
+    assert not Path("tasks/app/task.py.3").exists()
     Path("tasks/app/task.py").write_text("# by hand")
     cli(*forced).failed(2, "tasks/app exists: choose another name")
     assert Path("tasks/app/task.py").read_text() == "# by hand"

@@ -16,7 +16,6 @@ from tests.cli.support import FAKE, CommandLine
 @pytest.mark.slow
 def test_a_run_is_distilled_and_trained_on(cli: CommandLine, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    pytest.importorskip("peft")
     from tests.backends.local.tiny import tiny_folder
 
     model, threads = str(tiny_folder(tmp_path / "tiny")), torch.get_num_threads()

@@ -38,7 +38,7 @@ def test_another_task_is_played_by_the_agents_of_a_map(cli: CommandLine) -> None
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The settings of a local run on a tiny model."""
-    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
     from tests.backends.letters import TASK, settings, write_task
     from tests.backends.local.tiny import tiny_folder
 

@@ -60,7 +60,6 @@ def test_what_is_no_run_is_named(cli: CommandLine) -> None:
 
 def test_a_local_run_is_exported(cli: CommandLine, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    pytest.importorskip("peft")
     from tests.backends.local.tiny import tiny_folder
 
     model, threads = str(tiny_folder(tmp_path / "tiny")), torch.get_num_threads()

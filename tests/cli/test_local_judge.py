@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from orchestry.judge.prompt import label
 from orchestry.store.journal import Reserved

@@ -131,6 +131,15 @@ def test_a_new_task_of_a_file_keeps_every_rule(
     assert "Task sums keeps every rule." in capsys.readouterr().out
 
 
+def test_a_new_task_of_a_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = "".join(f'"Half,\n of {2 * n}?",{n}\r\n' for n in range(1, 6))
+    Path("data.csv").write_text(f"\ufeffquestion,answer\r\n{cells}", encoding="utf-8", newline="")
+    assert orchestry("tasks", "new", "sums", "--from", "data.csv") == 0
+    assert "Taken: prompt=question; the right answer is in 'answer'." in capsys.readouterr().out
+    first = json.loads(Path("tasks/sums/problems.jsonl").read_text().splitlines()[0])
+    assert (first["prompt"], first["data"]) == ("Half,\n of 2?", {"answer": "1"})
+
+
 @pytest.mark.parametrize(
     ("row", "given", "found"),
     [

@@ -293,7 +293,6 @@ def test_a_task_hands_over_what_it_puts_together(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("one_thread")
 def test_a_local_team_answers_with_its_adapters(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    pytest.importorskip("peft")
     from tests.backends.local.tiny import tiny_folder
 
     where = str(tiny_folder(tmp_path / "tiny"))

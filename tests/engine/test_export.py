@@ -14,7 +14,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
 
 import orchestry
 from orchestry.backends.local.adapters import Adapters
@@ -91,6 +90,8 @@ def names(folder: Path) -> list[str]:
 
 @old_peft
 def test_an_adapter_is_the_same_in_plain_peft(finished: Run, model: str, tmp_path: Path) -> None:
+    import peft
+
     found = export(finished.folder, tmp_path / "out")
     assert found.learned.update == 2
     assert names(tmp_path) == ["out"]
@@ -244,6 +245,8 @@ def test_the_embedded_base_is_named_so_that_peft_finds_it(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tiny model in its place: what is under test is the name."""
+    import peft
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     place = tmp_path / "orchestry" / "converted" / f"{models.MODEL}-{models.SHA256}-v2"
     place.parent.mkdir(parents=True)
@@ -271,6 +274,8 @@ def test_the_embedded_base_is_named_so_that_peft_finds_it(
 def test_a_team_of_several_bases_is_merged_into_each_agents_own(
     model: str, tasks: Path, tmp_path: Path
 ) -> None:
+    import peft
+
     other = str(tiny_folder(tmp_path / "other", "qwen2"))
     sets = ("episodes=4", f"agents.right.model={other}")
     made = orchestry.train(config(model, tasks, *sets), tmp_path / "run")

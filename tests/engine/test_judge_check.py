@@ -23,7 +23,7 @@ from orchestry.sandbox import open_sandbox
 from orchestry.store import journal
 from orchestry.task.registry import load_task
 from tests.core.test_resolve import KEYS
-from tests.engine.planted import biased, config, good, judging, noise, plant, worth
+from tests.engine.planted import WORTHS, biased, config, good, judging, noise, plant, worth
 
 PAIRS = 6
 """Of four candidates."""
@@ -56,7 +56,6 @@ class Notes:
 @pytest.fixture
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
         monkeypatch.delenv(name, raising=False)
     return plant(tmp_path / "tasks")
@@ -328,8 +327,11 @@ async def _table(problems: int) -> dict[str, dict[str, float]]:
 
 @pytest.mark.slow
 def test_the_embedded_model_can_be_asked(tasks: Path) -> None:
-    raw = {"provider": {"name": "embedded"}, "judge": {"max_tokens": 64}}
-    report = run(validate(raw), 1)
+    source = tasks / "planted" / "task.py"  # about two candidates only: it writes slowly
+    source.write_text(source.read_text().replace(str(WORTHS), str(WORTHS[:2])))
+    judge = {"max_tokens": 64, "collaboration": 0.0, "efficiency": 0.0}
+    planted = {"task": "planted", "task_path": [str(tasks)], "allow_unsafe_code": True}
+    report = run(validate({**planted, "provider": {"name": "embedded"}, "judge": judge}), 1)
     assert (report.provider, report.problems, report.stopped) == ("embedded", 1, "done")
     assert sum(report.measures.verdicts.values()) == 4
     assert report.cost_usd == 0.0

@@ -96,6 +96,37 @@ def test_vendors_clients_find_what_they_look_for(tmp_path: Path) -> None:
     assert embeds(run)
 
 
+AZURE = """
+def told(client, team):
+    import httpx
+    import openai
+
+    user = [{"role": "user", "content": "a"}]
+    for place in (team.url, team.base_url("drafter")):
+        who = {"azure_endpoint": place, "api_key": team.key, "api_version": "2024-10-21"}
+        with openai.AzureOpenAI(**who, max_retries=0) as azure:
+            azure.chat.completions.create(model="drafter", messages=user)
+            pieces = azure.chat.completions.create(model="drafter", messages=user, stream=True)
+            assert "".join(one.choices[0].delta.content or "" for one in pieces if one.choices)
+    with openai.OpenAI(base_url=f"{team.url}/openai/v1/", api_key=team.key) as newer:
+        newer.chat.completions.create(model="checker", messages=user)
+    path = f"{team.url}/openai/deployments/checker/chat/completions?api-version=2024-10-21"
+    for key, status in ((team.key, 200), ("other", 401)):
+        found = httpx.post(path, json={"messages": user}, headers={"api-key": key})
+        assert found.status_code == status, found.text
+    path = f"{team.url}/openai/deployments/nobody/chat/completions"
+    found = httpx.post(path, json={"messages": user}, headers={"api-key": team.key})
+    assert found.status_code == 404 and "no agent 'nobody'" in found.text, found.text
+    return []
+"""
+
+
+def test_azures_clients_name_the_agent_in_their_path(tmp_path: Path) -> None:
+    run = orchestry.train(routes(tmp_path, AZURE, "provider.name=fake"), tmp_path / "run")
+    assert not run.episodes[0].nodes[-1].score.tags, run.episodes[0].nodes[-1].score.feedback
+    assert Counter(one.agent for one in turns(run)) == {"drafter": 4, "checker": 2}
+
+
 def embeds(run: Run) -> list[Answered]:
     return [one for one in run.events if isinstance(one, Answered) and one.purpose == "embed"]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,45 @@ def test_each_agent_is_asked_by_its_own_vendors_client(
     assert f'Anthropic(base_url="{url}").messages' in reviewer
     assert 'TEAM["reviewer"]' in reviewer
     assert "Who answered: openai/own, anthropic/claude-haiku-5-5." in page
+
+
+@pytest.mark.parametrize(("vendor", "path"), [("openai", "/v1"), ("anthropic", "")])
+def test_the_readmes_code_asks_a_server_as_the_run_did(
+    vendor: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fields that are added, and headers whose keys stay in the environment."""
+    pytest.importorskip(vendor)
+    bodies, heard = list[dict[str, Any]](), list[Mapping[str, str]]()
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+
+    def answer(number: int, body: dict[str, Any]) -> tuple[int, bytes]:
+        bodies.append(body)
+        if vendor == "openai":
+            return 200, chat("said")
+        told = json.loads(message("said"))
+        return 200, json.dumps({**told, "content": [thought, *told["content"]]}).encode()
+
+    monkeypatch.setenv("MY_KEY", "hush-0123456789")
+    for name in ("ANTHROPIC", "OPENAI"):
+        monkeypatch.setenv(f"{name}_API_KEY", "k")
+    with served(answer, heard) as url:
+        where = [f"provider.name={vendor}", "provider.model=m", f"provider.base_url={url}{path}"]
+        extra = "{chat_template_kwargs: {fast: true}, top_k: 3, seed: null}"
+        where += [f"provider.extra_body={extra}", "provider.headers={x-key: 'Key ${MY_KEY}'}"]
+        priced = ("prices.m.input=1", "prices.m.output=5", "judge.enabled=false")
+        run = orchestry.train(resolve([], [*SETS, *where, *priced]), tmp_path / "run")
+        folder = export_prompts(run.folder, tmp_path / "out", trust=True).folder
+        page = (folder / "README.md").read_text()
+        assert "hush" not in page
+        (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, "team", raising=False)
+        exec(code, {})
+    monkeypatch.delitem(sys.modules, "team")
+    assert {one["x-key"] for one in heard} == {"Key hush-0123456789"}
+    for name in ("model", "top_k", "chat_template_kwargs"):
+        assert bodies[-1][name] == bodies[0][name]
+    assert said(bodies[-1])[-1] == "..."
 
 
 def said(body: dict[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 pytest.importorskip("numba")
 
 import numpy as np

@@ -155,6 +155,25 @@ def loaded(name: str = "code_review") -> list[Problem]:
     return [one for split in SPLITS for one in task.problems(split)]
 
 
+@contextmanager
+def _elsewhere(model: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same model at Ollama's address."""
+    with served(model.answer) as url:
+        monkeypatch.setenv("OLLAMA_HOST", url.removesuffix("/v1"))
+        yield
+
+
+def test_a_solvers_name_may_name_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an agent's in a run."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    with serving(offer(1)) as model, _elsewhere(model, monkeypatch):
+        monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+        found = config(model, provider={"model": "openai/good"})
+        report = write(found, 1, ("openai/good", "ollama/weak"))
+    assert report.kept == 1
+    assert [json.loads(one)[0] for one in model.asked] == ["good", "good", "weak"]
+
+
 # --- what is kept ---------------------------------------------------------------------------------
 
 

@@ -9,18 +9,22 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.backends.base import named
 from orchestry.core.config import ProviderConfig, RunConfig, resolve
 from orchestry.core.errors import ConfigError, ProviderError
+from orchestry.core.tools import ANY, ToolSpec
 from orchestry.core.types import Provider
+from orchestry.engine.run import prepare
 from orchestry.models.dialect import Dialect, without_system
+from orchestry.models.names import named
 from orchestry.models.providers import open_provider
 from orchestry.models.request_key import request_key
 from tests.models.conftest import ANTHROPIC_ANSWER, KEY, OPENAI_ANSWER, request
-from tests.models.loopback import Server, reply, serving
+from tests.models.loopback import Server, events, reply, serving
+from tests.models.test_anthropic import START
 
 HELD = "hush-0123456789"
 ENVIRON = {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, "MY_KEY": HELD}
@@ -156,6 +160,85 @@ def test_a_chat_without_system_says_all_in_turns(roles: list[str]) -> None:
     assert without_system(found) == found
 
 
+# --- Claude's thoughts ----------------------------------------------------------------------------
+
+ADD = ToolSpec(name="add", description="Adds.", parameters={"type": "object"})
+THOUGHTS = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
+
+
+async def test_claude_thinks_within_an_answers_limit() -> None:
+    said = list[str]()
+    async with serving(reply(ANTHROPIC_ANSWER)) as server:
+        provider = opened(server.url, "anthropic", extra_body=THOUGHTS)
+        provider.warn = said.append
+        async with provider:
+            for most in (2001, 2000, 16):
+                await provider.complete(request(max_tokens=most))
+                await provider.complete(request(max_tokens=most), started=lambda: None)
+    assert [body.get("thinking") for body in server.bodies] == [
+        *[THOUGHTS["thinking"]] * 2,
+        *[None] * 4,
+    ]
+    assert len(said) == 1
+    assert "thinking.budget_tokens=2000" in said[0]
+    assert "temperature" not in server.bodies[0]
+
+
+def test_thoughts_need_room_in_the_runs_answers() -> None:
+    def made(most: int, **extra: Any) -> RunConfig:
+        raw = {"provider": {"extra_body": extra or THOUGHTS}, "sampling": {"max_tokens": most}}
+        return RunConfig.model_validate(raw)
+
+    assert made(2001).provider.extra_body == THOUGHTS
+    with pytest.raises(ConfigError, match=r"budget_tokens is 2000.*sampling\.max_tokens is 2000"):
+        made(2000)
+    for extra in ({"budget_tokens": 9}, {"thinking": {"budget_tokens": "9"}}, {"a": THOUGHTS}):
+        with pytest.raises(ConfigError, match="leave budget_tokens out"):
+            made(4000, **extra)
+    with pytest.raises(ConfigError, match="is for Claude"):
+        opened("http://127.0.0.1:1/v1", extra_body=THOUGHTS)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_claude_that_thinks_is_not_told_which_tool_to_call(streamed: bool) -> None:
+    """With thinking on, Claude refuses to be told one, but takes that none is to be called."""
+    words = "Thinking may not be enabled when tool_choice forces tool use."
+
+    def answer(number: int) -> bytes:
+        forced = server.bodies[number].get("tool_choice", {}).get("type") in ("any", "tool")
+        told = {"type": "error", "error": {"type": "invalid_request_error", "message": words}}
+        return reply(told, 400) if forced else reply(ANTHROPIC_ANSWER)
+
+    tools, said = (ADD, ADD.model_copy(update={"name": "mul"})), list[str]()
+    start = {"started": lambda: None} if streamed else {}
+    async with serving(answer) as server:
+        provider = opened(server.url, "anthropic", extra_body={"thinking": {"type": "adaptive"}})
+        provider.warn = said.append
+        async with provider:
+            for fields in ({"must_call": ANY}, {"must_call": "mul"}, {"must_answer": True}):
+                await provider.complete(request(tools=tools, **fields), **start)
+    offered = [[tool["name"] for tool in body["tools"]] for body in server.bodies]
+    assert offered == [["add", "mul"], ["add", "mul"], ["mul"], ["add", "mul"]]
+    choices = [body.get("tool_choice") for body in server.bodies]
+    assert choices == [{"type": "any"}, None, None, {"type": "none"}]
+    assert len(said) == 1
+    assert "(provider.extra_body.tool_choice=null)" in said[0]
+
+
+@pytest.mark.parametrize(("begun", "asked"), [(False, 2), (True, 1)])
+async def test_what_is_refused_in_any_form_or_was_billed_is_not_asked_again(
+    begun: bool, asked: int
+) -> None:
+    told = {"type": "error", "error": {"type": "invalid_request_error", "message": "tool_choice"}}
+    raw = events(START, told) if begun else reply(told, 400)
+    async with serving(raw) as server, opened(server.url, "anthropic") as provider:
+        ask = request(tools=(ADD,), must_answer=True)
+        with pytest.raises(ProviderError, match="400: tool_choice") as raised:
+            await provider.complete(ask, started=lambda: None)
+    assert raised.value.billed == begun
+    assert len(server.bodies) == asked
+
+
 # --- by the settings ------------------------------------------------------------------------------
 
 
@@ -205,7 +288,7 @@ _PRICED = {"model", "messages", "max_tokens", "n", "stream", "tools", "best_of",
 def test_no_field_raises_what_is_reserved(extra: dict[str, Any]) -> None:
     try:
         provider = opened("http://127.0.0.1:1/v1", extra_body=extra)
-    except ValueError:  # pydantic's
+    except (ValueError, ConfigError):  # pydantic's, and for Claude's thoughts
         return
     plain = opened("http://127.0.0.1:1/v1")
     asked, usual = (one._dialect.body({"max_tokens": 9, "model": "m"}) for one in (provider, plain))
@@ -258,6 +341,40 @@ def test_a_judge_without_a_provider_of_its_own_is_asked_in_the_same_way() -> Non
     assert not named(ProviderConfig(name="openai", model="j"), run, provider.name).rename
     own = ProviderConfig.model_validate({"model": "j", "rename": {}})
     assert not named(own, run, provider.name).rename
+
+
+def test_a_resumed_run_asks_judge_author_and_agents_in_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What they left out stands in the run's config, from which it is resumed."""
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    how = {
+        "extra_body": {"top_k": 1},
+        "rename": {"max_tokens": "max_new_tokens"},
+        "headers": {"x-key": "${MY_KEY}"},
+        "system": "user",
+        "base_url": "http://127.0.0.1:1/v1?api-version=2",
+    }
+    raw = {
+        "task": "code_review",
+        "provider": {"name": "openai", "model": "m", **how},
+        "judge": {"enabled": True, "provider": {"model": "j"}},
+        "behaviors": {"provider": {"model": "a"}},
+        "agents": {"writer": {"provider": {"model": "c"}}},
+        "prices": {model: {"input": 1, "output": 1} for model in "mjac"},
+    }
+    first = prepare(RunConfig.model_validate(raw)).backend.config
+    again = prepare(RunConfig.model_validate(yaml.safe_load(first.to_yaml()))).backend
+    for config in (first, again.config):
+        asked = (config.judge.provider, config.behaviors.provider, config.agents["writer"].provider)
+        for one in asked:
+            assert one is not None
+            assert one.model_dump(include={*how}) == how
+    for each in (again.bench, again.author, again.answering("writer")):
+        provider = each.provider
+        assert provider.base_url == how["base_url"]
+        assert Dialect.of(config.provider).variant in getattr(provider, "variant", "")
 
 
 # --- headers, which may hold keys -----------------------------------------------------------------

@@ -161,6 +161,14 @@ TOO_LONG: list[tuple[str, int, Any]] = [
     ("total", 400, oai("The total number of tokens (5000) is larger than the maximum (4096)")),
     ("llm-engine", 400, {"detail": "tokens in request more than max tokens allowed: 4096"}),
     ("length alone", 422, {"detail": "Input length (5000) exceeds limit"}),
+    ("old vllm", 400, oai("Default max_tokens (-904) must be greater than 0, got -904")),
+    ("snowflake", 400, {"message": "max tokens of 4096 exceeded"}),
+    ("limit alone", 400, {"error": "Token limit exceeded: 5000 > 4096"}),
+    ("gateway", 400, {"error": "Prompt too large: 9,000 tokens (limit 8,192)"}),
+    ("sambanova", 400, oai("Requests with prompts longer than 8192 tokens are not supported")),
+    ("history", 400, oai("The message history exceeds the context of the model")),
+    ("two numbers", 400, oai("`messages` contain 9000 tokens, the maximum is 8192")),
+    ("watsonx", 400, oai("number of input tokens 5000 cannot exceed the total tokens limit 4096")),
     ("plain text", 413, "Prompt too long for this model's context"),
     ("no body", 413, {"detail": "Payload Too Large: too many tokens in prompt"}),
 ]
@@ -186,6 +194,16 @@ OTHERWISE: list[tuple[int, Any]] = [
     (400, oai("messages exceed the maximum count of 100")),
     (400, oai("Invalid 'messages[1].tool_calls[0].id': string too long. Expected at most 40.")),
     (400, oai("The model `x` does not exist, or you have no access to its context window")),
+    (400, oai("This model's maximum completion tokens is 4096, and you requested 5000")),
+    (400, oai("max_tokens exceeds the model's maximum output tokens 8192")),
+    (400, oai("`max_tokens` must be greater than `thinking.budget_tokens`")),
+    (400, oai("Your request would exceed your organization's rate limit of 30000 tokens")),
+    (400, oai("Monthly token quota exceeded")),
+    (400, oai("Prompt was flagged by the content filter: limit exceeded for category hate")),
+    (400, oai("temperature in request exceeds maximum 2")),
+    (400, oai("messages.0.content: at most 100 images are allowed in a request")),
+    (400, oai("Invalid 'messages': array too long. Expected an array with maximum length 2048")),
+    (400, oai("`n` is larger than the maximum of 8")),
 ]
 
 
@@ -263,6 +281,54 @@ async def test_a_choice_that_failed_is_no_answer(choice: dict[str, Any], transie
         error = await failure(provider)
     assert error.transient == transient
     assert error.billed, "the vendor drew it"
+
+
+def minimax(code: int, **fields: Any) -> dict[str, Any]:
+    """MiniMax's answer of status 200 to a call that failed."""
+    usage = {"total_tokens": 0, "prompt_tokens": 0, "completion_tokens": 0}
+    base = {"status_code": code, "status_msg": "the cause"}
+    return {"id": "1", "choices": None, "usage": usage, "base_resp": base, **fields}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "transient", "refused"),
+    [
+        (1002, 429, True, False),
+        (1039, 429, True, False),
+        (2056, 429, True, False),
+        (1004, 401, False, False),
+        (2049, 401, False, False),
+        (1008, 402, False, False),
+        (1026, 400, False, True),
+        (2013, 400, False, True),
+        (1000, 500, True, False),
+        (9999, 500, True, False),
+    ],
+)
+async def test_minimax_tells_its_failures_in_base_resp(
+    code: int, status: int, transient: bool, refused: bool
+) -> None:
+    async with serving(reply(minimax(code))) as server, at("openai", server.url) as provider:
+        error = await failure(provider)
+    assert f"answered {status}: the cause ({code})" in str(error)
+    assert (error.transient, error.refused) == (transient, refused)
+    assert error.billed == transient, "this host is no vendor's own"
+
+
+async def test_what_minimax_drew_and_kept_back_is_billed() -> None:
+    raw = reply(minimax(1027, output_sensitive=True))
+    async with serving(raw) as server, at("openai", server.url) as provider:
+        error = await failure(provider)
+    assert (error.refused, error.billed) == (True, True)
+    long = minimax(2013)["base_resp"] | {"status_msg": "context window exceeds limit"}
+    async with (
+        serving(reply(minimax(0, base_resp=long))) as server,
+        at("openai", server.url) as provider,
+    ):
+        assert isinstance(await failure(provider), PromptTooLong)
+    fine = {**OPENAI_ANSWER, "base_resp": {"status_code": 0, "status_msg": ""}}
+    async with serving(reply(fine)) as server, at("openai", server.url) as provider:
+        assert (await provider.complete(request())).text == "Hello"
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 429])

@@ -17,6 +17,7 @@ from orchestry.report.runs import read_experiments
 from orchestry.store.run import Run, Store, load_run
 from tests.report.browser import CHROMIUM, Tab, browser
 from tests.report.made import config
+from tests.report.test_collapses import SAID, Heard, alike
 from tests.report.test_page import HOSTILE
 
 pytestmark = [
@@ -55,6 +56,11 @@ def test_it_opens_from_disk_without_an_error_or_a_request(
     assert tab.eval("document.title") == "words: Orchestry"
     assert tab.eval("document.querySelectorAll('#episodes [role=option]').length") == 3
     assert f"{searched.summary.best_of_k:.3f}" in tab.eval("document.body.innerText")
+
+
+def test_a_collapse_is_a_notice_above_the_run(tab: Tab, tmp_path: Path) -> None:
+    opened(tab, tmp_path, alike(tmp_path, 25, Heard()))
+    assert tab.eval("$('notices').textContent") == SAID
 
 
 def test_the_keyboard_reaches_episodes_tree_and_samples(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestry import Problem
 from orchestry.core.errors import ConfigError, LeftOut, TaskError
 from orchestry.core.types import SPLITS
-from orchestry.task.datasets import Columns, folder, own, split_of
+from orchestry.task.datasets import Columns, folder, own, rows, split_of
 
 ROWS: list[dict[str, Any]] = [
     {"key": n, "question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)
@@ -221,3 +227,46 @@ def test_a_folder_that_lacks_a_file(tmp_path: Path, name: str) -> None:
 def test_a_folder_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="has no problems: give each a folder with prompt"):
         folder(tmp_path, "train")
+
+
+_CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=12)
+
+
+@given(st.lists(st.tuples(_CELL.filter(bool), _CELL, _CELL), min_size=1, max_size=4), st.booleans())
+def test_cells_of_a_csv_are_read_back(written: list[tuple[str, ...]], packed: bool) -> None:
+    """As Python and spreadsheets write them: a mark (BOM), \\r\\n, line breaks in quotes."""
+    names = ("question", "key", "", "answer")
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerows([names, *((one[0], one[1], "index", one[2]) for one in written)])
+    data = f"\ufeff{text.getvalue()},,,\r\n\r\n".encode()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "data.csv.gz" if packed else "data.CSV")
+        path.write_bytes(gzip.compress(data) if packed else data)
+        found = [tuple(row.values()) for _, row in rows("", path)]
+    assert found == [tuple(cell or None for cell in one) for one in written]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("question,question\n", "has two columns 'question': rename one"),
+        ("question,answer\na,b,c\n", "line 2 has 3 cells below 2 names"),
+        ('question,answer\n"a\nb', "line 3 is not CSV"),
+        ('question,answer\n"a"b,c\n', "line 2 is not CSV"),
+        ("answer\na\n", "row 1 has no column 'question', only answer"),
+        ("question,answer\n,b\n", "row 1 has an empty cell in column 'question'"),
+        ("question,answer\na\n", "row 1 has an empty cell in column 'answer'"),
+    ],
+)
+def test_a_csv_that_is_none_is_named(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(text)
+    source = Columns(prompt="question", data={"right": "answer"})
+    with pytest.raises(TaskError, match=re.escape(why)):
+        source.problems(tmp_path / "data.csv", "train")
+
+
+def test_a_long_cell_of_a_csv(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(f"question\n{'a' * 200_000}\n")
+    ((_, row),) = rows("", tmp_path / "data.csv")
+    assert len(row["question"]) == 200_000

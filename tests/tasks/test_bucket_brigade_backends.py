@@ -70,7 +70,7 @@ def by_api(sets: list[str], answer: Says, folder: Path) -> Run:
 
 def by_local(sets: list[str], answer: Says, folder: Path) -> Run:
     """A vLLM server on loopback says the answers, with the weights' log-probabilities of them."""
-    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
     from tests.backends.local.vllmloopback import vllm
 
     with vllm(context=ROOM, says=answer) as server:

@@ -67,7 +67,6 @@ def test_a_run_on_a_folder_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["documentation", "research"])
 def test_weights_learn_from_it(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    pytest.importorskip("peft")
     from tests.backends.local.tiny import tiny_folder
 
     model = tiny_folder(tmp_path / "model")

@@ -281,7 +281,7 @@ def test_the_examples_of_runs_methods_work_from_top_to_bottom(
     """With other models than the page names: gold answers of a script, and a tiny base that
     learns."""
     pytest.importorskip("optuna")
-    pytest.importorskip("peft")
+    pytest.importorskip("transformers")
     from tests.tasks.local_runs import roomy_model
 
     monkeypatch.chdir(tmp_path)

@@ -429,22 +429,23 @@ def folder_of(agent: str) -> str:
 
 
 def _write(folder: Path, kind: _Kind, tensors: Mapping[str, Tensor]) -> None:
-    """Saves one adapter in a new folder that peft's `from_pretrained` loads."""
-    from peft import LoraConfig
+    """Saves one adapter in a new folder that peft's `from_pretrained` loads. peft itself takes
+    seconds to import."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    LoraConfig(
-        base_model_name_or_path=kind.base,
-        task_type="CAUSAL_LM",
-        inference_mode=True,
-        r=kind.rank,
-        lora_alpha=kind.alpha,
-        lora_dropout=kind.dropout,
-        target_modules=list(kind.targets),
-        use_rslora=kind.rslora,
-    ).save_pretrained(str(folder))
-    _settle(folder / _CONFIG)
+    config = {
+        **_PLAIN,
+        _BASE: kind.base,
+        "task_type": "CAUSAL_LM",
+        "inference_mode": True,
+        "r": kind.rank,
+        "lora_alpha": kind.alpha,
+        "lora_dropout": kind.dropout,
+        "target_modules": sorted(kind.targets),
+        "use_rslora": kind.rslora,
+    }
+    (folder / _CONFIG).write_text(to_json(config), encoding="utf-8")
     save_file(dict(tensors), folder / _WEIGHTS, metadata={"format": "pt"})
     facts = {"base": base_digest(kind.base), _WEIGHTS: file_digest(folder / _WEIGHTS)}
     (folder / _FACTS).write_text(to_json(facts), encoding="utf-8")
@@ -473,13 +474,6 @@ def _read(
             "it was trained on in provider.model, or start from another adapter"
         )
     return tensors
-
-
-def _settle(file: Path) -> None:
-    """Sorts what peft writes as a set, whose order differs per process."""
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config["target_modules"] = sorted(config["target_modules"])
-    file.write_text(to_json(config), encoding="utf-8")
 
 
 def _object(file: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from statistics import fmean
 from typing import Any
 
@@ -18,10 +17,8 @@ from orchestry.core.types import Problem
 from orchestry.rollout.rollout import Rollout
 from orchestry.rollout.tree import episode_record
 from orchestry.store.checkpoints import best_evaluation, dev_summary
+from orchestry.store.collapse import advice, flat_kind
 from orchestry.store.journal import Evaluated
-
-IN_A_ROW = 3
-"""After this many updates in a row without learning, the note becomes a warning."""
 
 
 class DevEvaluations:
@@ -102,19 +99,15 @@ def leftover(episodes: int, every: int) -> list[str]:
 def empty_updates(samples: Sequence[int], reward: float, last: bool) -> list[str]:
     """After an update. `samples`: actions used in each update so far; `reward`: the block's mean.
 
-    The first update without learning gets a note, IN_A_ROW in a row a warning, and after the `last`
-    update their number is shown.
+    The first update without learning gets a note (`store.collapse` tells of several in a row), and
+    after the `last` update their number is shown.
     """
-    notes, idle = list[str](), len(list(takewhile(lambda n: not n, reversed(samples))))
-    if idle and idle == samples.count(0) == 1:
+    notes = list[str]()
+    if samples.count(0) == 1 and not samples[-1]:
+        helps = advice({"backend": "local"}, flat_kind(reward))
         notes.append(
             "nothing to learn from in this update: in every group all earned the same (reward "
-            f"{reward:.3f}): {_fix(reward)}"
-        )
-    elif idle and idle % IN_A_ROW == 0:
-        notes.append(
-            f"warning: {idle} updates in a row had nothing to learn from (reward "
-            f"{reward:.3f}), and the weights have not moved since: stop here and {_fix(reward)}"
+            f"{reward:.3f}); what helps: {helps}"
         )
     if last and not any(samples):
         notes.append(
@@ -124,14 +117,3 @@ def empty_updates(samples: Sequence[int], reward: float, last: bool) -> list[str
     elif last and 0 in samples:
         notes.append(f"{samples.count(0)} of {len(samples)} updates had nothing to learn from")
     return notes
-
-
-def _fix(reward: float) -> str:
-    if reward <= 0.05:
-        return "take easier problems, more sampling.max_tokens or a start that can do some of them"
-    if reward >= 0.95:
-        return "take harder problems: these are solved"
-    return (
-        "raise sampling.temperature or learn.group_size, or take a reward with more steps between "
-        "0 and 1"
-    )

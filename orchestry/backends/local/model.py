@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["nf4", "int8"]
-_NEEDS = ("torch", "transformers", "peft", "safetensors", "gguf")
+_NEEDS = ("torch", "transformers", "safetensors", "gguf")
 _FIX = install("local")
 _FORMAT = 2
 """Version of the converted folder; raised when older folders must not be used."""

@@ -80,7 +80,7 @@ def _check_once(base: Base, learns: bool) -> None:
         found()
         return
     code = folder_digest(Path(__file__).parent, Path(__file__).parent.glob("*.py"))
-    versions = (version(name) for name in ("torch", "transformers", "peft"))
+    versions = (version(name) for name in ("torch", "transformers"))
     kind = (base.model.dtype, _coded(base.model), base.device.type, learns)
     remembered("checked", (digest, *kind, code, *versions, platform.machine()), found)
 

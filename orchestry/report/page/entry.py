@@ -62,6 +62,7 @@ def growing(source: PageRun) -> dict[str, Any]:
     run, events = source.run, source.run.events
     return {
         "missing": [*dict.fromkeys((*source.missing, *run.missing))],
+        "collapses": run.collapses,
         "summary": _summary(run),
         "time": duration(run.took),
         "measures": _measures(run) if source.beside else None,

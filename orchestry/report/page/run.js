@@ -31,7 +31,8 @@ function notices(place) {
       `episodes.jsonl of the run. Kept are the best, the first and the last episode, and such as ` +
       'lie evenly between them.');
   }
-  return found.map((text) => el('p', { class: 'notice', role: 'note' }, shown(text)));
+  return [...run.collapses, ...found]
+    .map((text) => el('p', { class: 'notice', role: 'note' }, shown(text)));
 }
 
 function summary(run) {

@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import zip_longest
 from string import Template
 from textwrap import indent
@@ -320,9 +320,11 @@ def _tests(made: Composition, rng: random.Random) -> list[list[Any]]:
 
 def _drawing(made: Composition, rng: random.Random) -> Callable[[], Any]:
     """What draws one item."""
-    if made.before:
-        return _often_chosen(made, rng)
-    if made.part.item == "int":  # as _INTEGERS, but published problems were drawn so
+    return _often_chosen(made, rng) if made.before else _plainly(made.part.item, rng)
+
+
+def _plainly(item: str, rng: random.Random) -> Callable[[], Any]:
+    if item == "int":  # as _INTEGERS, but published problems were drawn so
         return lambda: rng.choice(
             (rng.randint(0, 30), rng.randint(0, 9) ** 2, 10 * rng.randint(0, 9))
         )
@@ -330,10 +332,13 @@ def _drawing(made: Composition, rng: random.Random) -> Callable[[], Any]:
 
 
 def _arguments(made: Composition, draw: Callable[[], Any], rng: random.Random) -> list[Any]:
-    if made.use.takes == "items":
-        most = 6 if not made.before else 10
+    return _taken(made.use.takes, 10 if made.before else 6, draw, rng)
+
+
+def _taken(takes: str, most: int, draw: Callable[[], Any], rng: random.Random) -> list[Any]:
+    if takes == "items":
         return [[draw() for _ in range(rng.randint(most // 5, most))]]
-    return [draw() for _ in range(2 if made.use.takes == "pair" else 1)]
+    return [draw() for _ in range(2 if takes == "pair" else 1)]
 
 
 _INTEGERS = (*range(31),) * 10 + (*(n * n for n in range(10)), *range(0, 100, 10)) * 31
@@ -386,11 +391,17 @@ def in_test(helpers: int) -> frozenset[int]:
 def does(made: Composition) -> int:
     """Equal for compositions that return the same for the same arguments, whatever their code: a
     number made of some answers."""
-    plain, asked = replace(made, before=()), (made.use.takes, made.part.item)
-    rng = random.Random(derive("does", *asked))
-    answer, draw = _run(made), _drawing(plain, rng)
-    said = [answer(_arguments(plain, draw, rng)) for _ in range(_ASKED)]
-    return derive(*asked, repr(said))
+    asked, answer = (made.use.takes, made.part.item), _run(made)
+    return derive(*asked, repr([answer(args) for args in _questions(*asked)]))
+
+
+@cache
+def _questions(takes: str, item: str) -> list[list[Any]]:
+    """The arguments by which compositions are compared: drawn once, since there are thousands of
+    compositions."""
+    rng = random.Random(derive("does", takes, item))
+    draw = _plainly(item, rng)
+    return [_taken(takes, 6, draw, rng) for _ in range(_ASKED)]
 
 
 def _lazy(made: Composition) -> list[_Answer]:

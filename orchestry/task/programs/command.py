@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,16 @@ if TYPE_CHECKING:
 _OUTPUTS = ("stdout", "stderr")
 _LONGEST = 100_000
 """Bytes of a problem in a variable."""
+_STARTERS = {"env", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout"}
+_OF_STARTERS = re.compile(r"(?!PATH=)\w+=.*|-?\d+[smhd]?|-[in]", re.DOTALL)
+"""What they may be given before the program; behind anything else it isn't looked for."""
+_NO_FILE = ("-c", "-m", "-")
+_MISSING = 44
+_FINDS = (
+    "import sys; from importlib.util import find_spec; "
+    f"sys.exit({_MISSING} if find_spec(sys.argv[1]) is None else 0)"
+)
+_FIND_S = 10.0
 _SHOWN = 500
 """Characters of a failed program's last words."""
 
@@ -38,6 +50,8 @@ def environ(problem: Problem, team: Team, folder: Path) -> dict[str, str]:
     own = {
         "OPENAI_BASE_URL": team.url,
         "OPENAI_API_KEY": team.key,
+        "AZURE_OPENAI_ENDPOINT": team.url,
+        "AZURE_OPENAI_API_KEY": team.key,
         "ANTHROPIC_BASE_URL": team.url,
         "ANTHROPIC_API_KEY": team.key,
         "ORCHESTRY_PROBLEM_FILE": str(folder / "problem.json"),
@@ -51,18 +65,47 @@ def environ(problem: Problem, team: Team, folder: Path) -> dict[str, str]:
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Raises ConfigError for one that this machine can't start, or that names no Python file."""
-    program, *rest = command
+    """Raises ConfigError for one that this machine can't start, or whose Python file or module does
+    not exist; also behind `env` and the like."""
+    program, *rest = command[(at := _started(command)) :]
     if shutil.which(program) is None:
         why = "it is not on PATH"
         if os.sep in program:
             rights = f"it is no program: `chmod +x {program}`, or put its interpreter before it"
             why = rights if Path(program).is_file() else "there is no such file"
         raise ConfigError(f"the command {program} can't be started ({why}): correct it")
-    file = next((word for word in rest if not word.startswith("-")), "")
-    runs_file = Path(program).name.startswith("python") and not {"-c", "-m"} & {*rest}
-    if runs_file and file.endswith(".py") and not Path(file).is_file():
-        raise ConfigError(f"the command's file {file} does not exist: correct its path")
+    if not Path(program).name.startswith("python"):
+        return
+    options = [*takewhile(lambda word: word.startswith("-") and word not in _NO_FILE, rest)]
+    kind, *last = [*rest[len(options) :], "", ""][:2]
+    if kind.endswith(".py") and not Path(kind).is_file():
+        raise ConfigError(f"the command's file {kind} does not exist: correct its path")
+    if kind == "-m" and _lacks([*command[: at + 1], *options], last[0]):
+        raise ConfigError(
+            f"the command's module {last[0]} is not found by {program}: correct its name, or "
+            f"install it there"
+        )
+
+
+def _started(command: Sequence[str]) -> int:
+    """The place of the program in a command that begins with `env` or the like; 0 where it can't be
+    told."""
+    place = 0
+    while place < len(command) and Path(command[place]).name in _STARTERS:
+        place += 1
+        while place < len(command) and _OF_STARTERS.fullmatch(command[place]):
+            place += 1
+    told = place < len(command) and not re.match(r"-|\w+=", command[place])
+    return place if told else 0
+
+
+def _lacks(python: Sequence[str], module: str) -> bool:
+    """Whether that Python says so of a module's package, of which it imports nothing."""
+    asked = [*python, "-c", _FINDS, module.partition(".")[0]]
+    try:
+        return subprocess.run(asked, capture_output=True, timeout=_FIND_S).returncode == _MISSING
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def run_command(task: AgentTask, problem: Problem, team: Team) -> Score:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from inspect import isawaitable
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from traceback import extract_tb
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     """Answers a call of a rollout's program."""
 
 LOOPBACK = "127.0.0.1"
+_DEPLOYED = "/deployments/{deployment}"
+"""How Azure's clients write a model's name."""
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 PROGRAM = "program"
 """Who asks for what is no agent's answer, in the bill."""
@@ -313,8 +316,9 @@ class Host:
                 f"aiohttp, which can't be imported here ({reason(error)}): {install('agents')}"
             ) from None
         app = web.Application(client_max_size=MOST_BYTES)
-        for start in ("", "/v1", "/v1/v1"):  # clients differ in what they add
-            head = f"/rollout/{{id}}/{{role}}{start}"
+        starts = ("", "/v1", "/v1/v1")  # clients differ in what they add, most of all Azure's
+        for start, more in product(starts, ("", "/openai/v1", _DEPLOYED, f"/openai{_DEPLOYED}")):
+            head = f"/rollout/{{id}}/{{role}}{start}{more}"
             for kind in KINDS:
                 app.router.add_post(
                     f"{head}{kind.path}", self._handler(kind.error, self._asked(kind))
@@ -437,7 +441,7 @@ class Host:
         if program is None:
             raise Refused(410, "there is no such rollout, or it is over: make no more calls in it")
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = request.headers.get("x-api-key") or bearer
+        given = request.headers.get("x-api-key") or request.headers.get("api-key") or bearer
         if not secrets.compare_digest(given.encode(errors="replace"), program.team.key.encode()):
             raise Refused(401, "wrong key: give the client api_key=team.key")
         return program
@@ -473,7 +477,8 @@ async def _body(request: web.Request) -> Mapping[str, Any]:
         raise wire.Unreadable(f"the body can't be read as JSON ({reason(error)})") from None
     if not isinstance(found, dict):
         raise wire.Unreadable("the body is not a JSON object")
-    return found
+    named = request.match_info.get("deployment")
+    return {**found, "model": named} if named else found
 
 
 def _shallow(ask: Ask) -> Ask:

@@ -54,7 +54,7 @@ def launching(*args: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=60)
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 300) -> tuple[int, str]:
     """The launcher's exit code, and all that was said."""
     said, _ = process.communicate(timeout=timeout)
     return process.returncode, said

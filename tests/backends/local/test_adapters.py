@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
 
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -82,6 +81,8 @@ def test_single_tokens_meet_all_adapters_at_once_and_get_their_own(rows: list[in
 @old_peft
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_saved_adapters_are_the_same_in_peft_and_merged(kind: Kind, tmp_path: Path) -> None:
+    import peft
+
     adapters = worn(kind)
     adapters.save(tmp_path)
     folders = ["writer", "editor", "UI%2FUX%3A %2E%2E"]
@@ -99,6 +100,8 @@ def test_saved_adapters_are_the_same_in_peft_and_merged(kind: Kind, tmp_path: Pa
 
 @old_peft
 def test_peft_gives_the_same_gradients(tmp_path: Path) -> None:
+    import peft
+
     adapters = worn()
     adapters.save(tmp_path)
     plain: Any = peft.PeftModel.from_pretrained(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
 
 import orchestry
 from orchestry.core.config import resolve
@@ -89,6 +88,7 @@ def test_episodes_are_drawn_by_the_weights_that_the_updates_before_left(
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is dep:FutureWarning")
 def test_a_checkpoint_loads_in_plain_peft(finished: Run, model: str) -> None:
+    import peft
     from transformers import AutoModelForCausalLM
 
     folder = finished.folder / "checkpoints" / "000008"

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 import orchestry
 from orchestry.core.config import resolve

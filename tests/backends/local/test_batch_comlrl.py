@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from pydantic import ValidationError
 

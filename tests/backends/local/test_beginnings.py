@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.batch import Batch, Packed

@@ -12,7 +12,6 @@ from statistics import fmean
 import pytest
 from rich.console import Console
 
-pytest.importorskip("peft")
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file
@@ -26,6 +25,7 @@ from orchestry.engine.evaluate import evaluate
 from orchestry.engine.export import export
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
+from orchestry.report.runs import Salvaged
 from orchestry.store.checkpoints import best_evaluation
 from orchestry.store.journal import Answered, Evaluated, RolledBack
 from orchestry.store.run import Run, load_run
@@ -239,22 +239,43 @@ class Heard(Silent):
         self.notes.append(text)
 
 
-def test_a_run_without_a_lesson_says_so_first_often_and_last(model: str, tmp_path: Path) -> None:
+def test_a_run_without_a_lesson_says_so_first_and_last_and_as_a_collapse_once(
+    model: str, tmp_path: Path
+) -> None:
     tie = TASK.replace("quality=text.count", "quality=0 * text.count")
     tasks, heard = write_task(tmp_path / "tasks", tie), Heard()
-    sets = ("episodes=3", "learn.every=1")
+    sets = ("episodes=24", "learn.every=8", "learn.group_size=2", "sampling.max_tokens=2")
     run = orchestry.train(config(model, tasks, *sets), tmp_path / "run", heard)
     said = "\n".join(heard.notes)
     assert [state.state["samples"] for state in learned(run)] == [0, 0, 0]
     assert said.count("nothing to learn from in this update: in every group") == 1
-    assert "(reward 0.000): take easier problems" in said
-    assert "warning: 3 updates in a row had nothing to learn from" in said
-    assert "nothing was learned: none of the 3 updates" in heard.notes[-1]
+    assert "(reward 0.000); what helps: easier problems" in said
+    assert said.count("warning after update 3: in all of the last 3 updates the samples") == 1
+    assert "a higher sampling.max_tokens (now 2), or a start that can do some of them" in said
+    assert "nothing was learned: none of the 3 updates" in said
     assert (run.summary.updates, run.summary.taught) == (3, 0)
     assert "done, and nothing was learned" in ending(run.summary)
-    resume(run.folder, {"episodes": 4}, later := Heard())
+    resume(run.folder, {"episodes": 32}, later := Heard())
     assert not any("in this update" in note for note in later.notes)  # which was said before
+    assert not any(note.startswith("warning after") for note in later.notes)
     assert any("none of the 4 updates" in note for note in later.notes)
+    assert [text[:23] for text in Salvaged(run.folder).collapses] == ["Warning after update 3:"]
+
+
+@pytest.mark.slow
+def test_a_team_that_settles_is_told_so_once_over_a_stop_too(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    """At this rate all tokens become the letter that is paid."""
+    sets = ("learn.every=8", "learn.group_size=2", "learn.learning_rate=0.1")
+    first, then = Heard(), Heard()
+    run = orchestry.train(config(model, tasks, "episodes=72", *sets), tmp_path / "run", first)
+    assert not any("entropy has halved" in note for note in first.notes)
+    resume(run.folder, {"episodes": 104}, then)
+    (told,) = [note for note in then.notes if "entropy has halved" in note]
+    assert f"{told[8:]}." in [text[8:] for text in Salvaged(run.folder).collapses]
+    assert "right 3." in told
+    assert "learn.learning_rate (now 0.1)" in told
 
 
 def test_a_run_that_learns_is_simply_done(finished: Run) -> None:
@@ -272,7 +293,7 @@ def test_a_lesson_in_between_begins_the_count_anew() -> None:
     assert empty_updates([0, 0, 5], 0.5, last=False) == []
     assert empty_updates([0, 5, 0], 0.5, last=False) == []
     assert empty_updates([0, 5, 0], 0.5, last=True) == ["2 of 3 updates had nothing to learn from"]
-    assert "warning: 3 updates" in empty_updates([5, 0, 0, 0], 0.5, last=False)[0]
+    assert empty_updates([5, 0, 0, 0], 0.5, last=False) == []  # told as a collapse
 
 
 def test_leftover_episodes_are_told_before_the_start(model: str, tasks: Path) -> None:

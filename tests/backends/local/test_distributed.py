@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 pytest.importorskip("accelerate")
 
 import orchestry
 from orchestry.backends.local.distributed import dealt
 from orchestry.core.config import resolve
+from orchestry.engine.run import resume
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import TASK, learned, settings, write_task
 from tests.backends.local.launched import finish, launching, learn
@@ -203,29 +203,28 @@ def test_a_run_of_two_processes_is_one_run(one: Run, model: str, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_process_ends_the_launch_and_the_run_goes_on(
     one: Run, model: str, tmp_path: Path, victim: int
 ) -> None:
     """Killed in the pause before the second block's rewards. Where the launcher's SIGTERM comes
-    first, process 0 ends as by the user's wish; where not, it says that another has ended."""
+    first, process 0 ends as by the user's wish; where not, it says that another has ended. This
+    process alone goes on with the run."""
     tasks = write_task(tmp_path / "tasks", TASK.replace("PAUSE = 0.0", "PAUSE = 0.3"))
     sets = settings(model, tasks, "episodes=12")
     two, mark = tmp_path / "two", b'"learned","update":1'
     journal = two / "journal.jsonl"
     with launching("orchestry", "run", "--run-dir", str(two), *words(sets)) as process:
-        wait_for(lambda: journal.exists() and mark in journal.read_bytes(), 90)
+        wait_for(lambda: journal.exists() and mark in journal.read_bytes(), 300)
         both = launched_here()
         assert sorted(both) == [0, 1]
         os.kill(both[victim], signal.SIGKILL)
         wait_for(lambda: all(map(gone, both.values())), 20 if victim else 5)
-        code, said = finish(process)
+        code, _ = finish(process)
     assert code != 0
     assert len(learned(load_run(two))) < 3
-    with launching("orchestry", "resume", str(two)) as process:
-        code, said = finish(process)
-    assert code == 0, said
-    same_run(one, load_run(two))
+    same_run(one, resume(two))
 
 
 @pytest.mark.slow
@@ -235,7 +234,7 @@ def test_a_stop_from_the_keyboard_ends_both_in_good_order(model: str, tmp_path: 
     run, mark = tmp_path / "run", b'"learned","update":1'
     sets = settings(model, tasks, "episodes=100")
     with launching("orchestry", "run", "--run-dir", str(run), *words(sets)) as process:
-        wait_for(lambda: (run / "journal.jsonl").exists(), 90)
+        wait_for(lambda: (run / "journal.jsonl").exists(), 300)
         wait_for(lambda: mark in (run / "journal.jsonl").read_bytes(), 60)
         both = launched_here()
         process.send_signal(signal.SIGINT)

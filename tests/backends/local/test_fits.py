@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.fits import Crew, Memory, Work, largest_pass, memory

@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
 
 from pydantic import ValidationError
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 import orchestry
 from orchestry.backends.local.batch import Sample

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from orchestry.backends.local.memory import MicroBatches, fitting, out_of_memory
 from orchestry.core.errors import ConfigError, LearnError

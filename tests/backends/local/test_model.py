@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 import gguf
 from safetensors.torch import load_file, save_file
@@ -255,7 +254,7 @@ def test_quantized_weights_need_their_extra(
         load_base(str(tmp_path), quantize="nf4")
 
 
-@pytest.mark.parametrize("package", ["torch", "peft"])
+@pytest.mark.parametrize("package", ["torch", "transformers"])
 def test_an_installation_without_the_extra_is_told_its_name(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

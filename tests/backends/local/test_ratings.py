@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 import orchestry
 from orchestry.backends.local.ratings import hear, notes

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 import orchestry
 from orchestry.backends.local.adapters import Adapters

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
 
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
@@ -67,6 +66,8 @@ def test_a_team_on_fused_projections_draws_learns_and_goes_on_from_its_checkpoin
 def test_adapters_on_all_linear_layers_are_the_same_in_peft_and_merged(
     kind: Kind, rslora: bool, tmp_path: Path
 ) -> None:
+    import peft
+
     adapters = worn(kind, targets=ALL_LINEAR, rslora=rslora)
     adapters.save(tmp_path)
     plain: Any = peft.PeftModel.from_pretrained(tiny_model(kind), tmp_path / "writer")

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from orchestry.backends.local.batch import Batch, Packed, Sample
 from orchestry.backends.local.logprobs import completion_logprobs

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 import orchestry
 from orchestry.backends.local.adapters import Adapters

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from benchmarks.guarantees import beginnings
 from orchestry.backends.local import beginnings as shared

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from benchmarks.guarantees import families
 from benchmarks.guarantees.families import Outcome, body, outcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from benchmarks.guarantees.memory import CASES, GOAL, GPU_WAYS, estimated, on_gpus, play, row
 

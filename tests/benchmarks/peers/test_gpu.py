@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from benchmarks.page import SECTIONS
 from benchmarks.peers import gpu, gpu_copies

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import kept
-from benchmarks.quality import cooperation_swaps
+from benchmarks.quality import cooperation, cooperation_swaps
 from benchmarks.quality.cooperation import (
     BANK_SIZE,
     BANKS,
@@ -86,12 +86,16 @@ def test_a_main_programmer_that_cooperates_earns_less_with_a_stub() -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "played", model, episodes=20, golds=4, test=2)
+def test_a_seed_is_killed_resumed_measured_and_reported(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cooperation, "BANK_SIZE", 200)
+    small: dict[str, Any] = {"episodes": 20, "golds": 4, "test": 2, "baselines": BASELINES[:2]}
+    bench = Bench(tmp_path / "played", model, **small)
     played = [bench.play(seed) for seed in (0, 1)]
     first = played[0]
     assert first.tests.keys() == {(team, bank) for team in TEAMS for bank in BANKS}
-    assert len(first.baselines) == 2 * len(BASELINES)
+    assert len(first.baselines) == 2 * 2
     assert len(first.run.episodes) == 20
 
     swaps = swaps_of(played, bench.bank(GENERATED))
@@ -109,7 +113,7 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
     names = [one.name for one in bench.folder.iterdir() if (one / "episodes.jsonl").exists()]
     kept.keep(tmp_path / "cooperation-0.tar.xz", bench.folder, names)
     bench.folder.rename(tmp_path / "gone")
-    again = Bench(tmp_path / "again", model, episodes=20, golds=4, test=2)
+    again = Bench(tmp_path / "again", model, **small)
     kept.restore("cooperation", again.folder, tmp_path)
     played = [again.play(seed) for seed in (0, 1)]
     assert report(played, swaps_of(played, again.bank(GENERATED))) == body
