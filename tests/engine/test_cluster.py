@@ -127,6 +127,7 @@ async def in_two_at_once() -> list[list[Any]]:
 async def elsewhere(machines: Machines) -> list[list[Any]]:
     """On two machines, of which one is lost at the second time."""
     async with open_executor("ray").sandbox(Limits(wall_s=60)) as sandbox:
+        assert isinstance(sandbox, Elsewhere)
         async with asyncio.timeout(120):  # a slow machine's server comes later than the others' end
             while nodes(sandbox) < 2:
                 await scored(sandbox, "until the second is there", runs=2)

@@ -28,7 +28,7 @@ KEY = "HOSTILE_BANK_API_KEY"
 KEPT = "keep"
 MEGABYTE = "1, " * 350_000
 SHARED_MEMORY = Path("/dev/shm")
-VICTIM = "import time\ntext = b'x' * 64\nprint(id(text), flush=True)\ntime.sleep(600)"
+VICTIM = "import time\ntext = b'x' * 64\nprint(id(text), flush=True)\ntime.sleep(3600)"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from itertools import zip_longest
 from string import Template
 from textwrap import indent
+from types import CodeType
 from typing import Any
 
 from orchestry.core.seeds import derive, shuffled
@@ -363,6 +364,11 @@ def _gold(made: Composition) -> tuple[str, str, str]:
     return "\n\n".join(made.helpers().values()), made.main(), made.name
 
 
+@lru_cache(maxsize=64)  # main and the same few stubs, time and again
+def _compiled(code: str) -> CodeType:
+    return compile(code, "<composed>", "exec")
+
+
 def _run(
     made: Composition, stub: str = "", name: str | None = None, failed: object = None
 ) -> _Answer:
@@ -370,7 +376,8 @@ def _run(
     helper of its name."""
     names: dict[str, Any] = {}
     helpers, main, own = _gold(made)
-    exec("\n\n".join([helpers, stub, main]), names)  # noqa: S102  our own templates
+    for part in (helpers, stub, main):
+        exec(_compiled(part), names)  # noqa: S102  our own templates
     function = names[name or own]
 
     def answer(args: Sequence[Any]) -> Any:

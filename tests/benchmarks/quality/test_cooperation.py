@@ -90,6 +90,8 @@ def test_a_seed_is_killed_resumed_measured_and_reported(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cooperation, "BANK_SIZE", 200)
+    monkeypatch.setattr(cooperation, "LEARN", {**cooperation.LEARN, "evaluate_problems": 4})
+    monkeypatch.setattr(cooperation, "SAMPLING", {**cooperation.SAMPLING, "max_tokens": 16})
     small: dict[str, Any] = {"episodes": 20, "golds": 4, "test": 2, "baselines": BASELINES[:2]}
     bench = Bench(tmp_path / "played", model, **small)
     played = [bench.play(seed) for seed in (0, 1)]
