@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_a_seed_is_killed_resumed_measured_and_reported(
 ) -> None:
     monkeypatch.setattr(cooperation, "BANK_SIZE", 200)
     monkeypatch.setattr(cooperation, "LEARN", {**cooperation.LEARN, "evaluate_problems": 4})
-    monkeypatch.setattr(cooperation, "SAMPLING", {**cooperation.SAMPLING, "max_tokens": 16})
+    monkeypatch.setattr(cooperation, "SMALL", replace(cooperation.SMALL, max_tokens=16))
     small: dict[str, Any] = {"episodes": 20, "golds": 4, "test": 2, "baselines": BASELINES[:2]}
     bench = Bench(tmp_path / "played", model, **small)
     played = [bench.play(seed) for seed in (0, 1)]
