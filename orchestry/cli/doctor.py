@@ -218,18 +218,18 @@ def _providers(config: RunConfig) -> Iterator[_Check]:
 
 
 def _weights() -> _Check:
-    from orchestry.models.weights import fetch_weights, weights_path
+    from orchestry.models.gguf import MODEL, gguf
 
     try:
-        path = weights_path()
-        if not path.is_file():
+        weights = gguf(MODEL)
+        if not (path := weights.path).is_file():
             return _Check(
                 "weights",
                 "absent",
                 f"not at {path}",
                 "fetched at the first run (98 MB), or set ORCHESTRY_WEIGHTS to a copy",
             )
-        fetch_weights()  # it is there, so this only verifies it
+        weights.fetch()  # it is there, so this only verifies it
     except OrchestryError as error:
         return _Check("weights", "bad", str(error))
     return _Check("weights", "ok", f"{path}, sha256 as pinned")

@@ -27,13 +27,13 @@ def _list(as_json: Json = False) -> None:
     """Show small instruct models: size, memory, licence, and whether they fit this machine."""
     from orchestry.core.machine import memory_gb
     from orchestry.models.gguf import KNOWN, gguf
-    from orchestry.models.weights import MODEL, weights_path
 
     free, rows = memory_gb(), []
     for one in KNOWN:
-        path = weights_path() if one.place == MODEL else gguf(one.place).path
         fits = None if free is None else one.memory_gb <= free
-        rows.append({**asdict(one), "fits": fits, "fetched": path.is_file()})
+        fetched = gguf(one.name).path.is_file()
+        size_gb = round(one.size / 1e9, 2)
+        rows.append({**asdict(one), "size_gb": size_gb, "fits": fits, "fetched": fetched})
     if as_json:
         typer.echo(json.dumps({"free_memory_gb": free, "models": rows}))
         return
@@ -54,10 +54,7 @@ def _get(
 ) -> None:
     """Fetch a model into the user cache, and print its path."""
     from orchestry.models.embedded import fetched
-    from orchestry.models.gguf import KNOWN, gguf
-    from orchestry.models.weights import MODEL
+    from orchestry.models.gguf import gguf
 
-    own = None if name in (MODEL, KNOWN[0].name) else gguf(name)
-    typer.echo(str(fetched(own, threading.Event())))
-    use = f" --model {name}" if own else ""
-    typer.echo(f"use it: orchestry run --provider embedded{use}", err=True)
+    typer.echo(str(fetched(gguf(name), threading.Event())))
+    typer.echo(f"use it: orchestry run --backend api|local --model {name}", err=True)

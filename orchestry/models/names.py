@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 from orchestry.core.config import AgentConfig, PriceConfig, ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.secrets import REFUSED
-from orchestry.models.gguf import KNOWN, gguf
-from orchestry.models.weights import MODEL
+from orchestry.models.gguf import KNOWN, MODEL, gguf
 
 PREFIXES = ("anthropic", "openai", "ollama", "embedded")
 OLLAMA = "OLLAMA_HOST"

@@ -21,7 +21,7 @@ from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.model import _checksum, load_base, loadable
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.engine.export import export
-from orchestry.models import weights as models
+from orchestry.models import gguf as models
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import (
     ROLES,

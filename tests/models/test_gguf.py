@@ -12,6 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from orchestry.models.weights import MODEL, SHA256, fetch_weights
 
 from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
@@ -19,7 +20,6 @@ from orchestry.core.machine import memory_gb
 from orchestry.models.embedded import EmbeddedProvider, fetched
 from orchestry.models.gguf import KNOWN, gguf
 from orchestry.models.providers import open_provider
-from orchestry.models.weights import MODEL, SHA256, fetch_weights
 from tests.cli.conftest import cli as cli
 from tests.cli.support import FAKE, CommandLine
 

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from orchestry.models.weights import FILE, SHA256, SIZE, fetch_weights, weights_bar, weights_path
 
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
 from orchestry.models import weights as models
-from orchestry.models.weights import FILE, SHA256, SIZE, fetch_weights, weights_bar, weights_path
 
 
 @pytest.fixture(scope="module")

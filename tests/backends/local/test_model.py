@@ -30,7 +30,7 @@ from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, St
 from orchestry.core.types import Message
 from orchestry.engine.export import export
 from orchestry.engine.run import prepare, resume
-from orchestry.models import weights as models
+from orchestry.models import gguf as models
 from orchestry.store.run import Run
 from tests.backends.letters import EVERY, config, trainer
 from tests.backends.local.tiny import CONTEXT, TEMPLATE, Kind, tiny_folder, tiny_model
