@@ -224,6 +224,8 @@ def _dequantized(data: NDArray[Any], stored: Stored, room: NDArray[Any]) -> NDAr
     block, size = GGML_QUANT_SIZES[kind]
     wide = stored.shape[-1]
     stop = stored.start + stored.numbers // block * size
+    if stop > len(data):
+        raise ValueError(f"it is cut off: {len(data):,} bytes, and a tensor ends at {stop:,}")
     blocks = data[stored.start : stop].reshape(-1, wide // block * size)
     values = room[: stored.numbers].reshape(-1, wide)
     step = max(1, _AT_ONCE // wide)
