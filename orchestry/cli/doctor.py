@@ -236,6 +236,7 @@ def _weights() -> _Check:
 
 
 def _models() -> _Check:
+    from orchestry.cli.hardware import learning_gb
     from orchestry.core.machine import memory_gb
     from orchestry.models.gguf import KNOWN
 
@@ -243,7 +244,9 @@ def _models() -> _Check:
     if free is None:
         return _Check("models", "absent", "free memory unknown", "orchestry models list")
     names = [one.name for one in KNOWN if one.memory_gb <= free]
+    trained = [name for name in names if (gb := learning_gb(name)) and gb <= free]
     found = f"{free:.1f} GB memory free: fits {', '.join(names) or 'none of the listed ones'}"
+    found += f"; to be trained {', '.join(trained) or 'none of known sizes'}"
     return _Check("models", "ok" if names else "absent", found, "" if names else "free memory")
 
 
