@@ -1,9 +1,9 @@
 """A GGUF file as transformers takes a model: converted once, and kept in the user's cache.
 
 Config and tokenizer are made by transformers. The weights are written one after the other, so that
-memory holds one of them, in float32: 79 % of SmolLM2's Q4_1 weights and 81 % of Qwen's Q4_K_M are
-not exact in bfloat16, and the embedded provider uses the exact ones. A process that computes in
-float32 maps the file, and so shares its memory with others.
+memory holds one of them: in float32, because most are not exact in a half precision
+(docs/benchmarks.md#a-gguf-file-converted-for-training) and the embedded provider uses the exact
+ones. A process that computes in float32 maps the file, and so shares its memory with others.
 """
 
 from __future__ import annotations
