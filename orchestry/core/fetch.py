@@ -327,7 +327,8 @@ def progress_bar(title: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    bar = Bar(*columns, TransferSpeedColumn(), console=Console(stderr=True))
+    console = Console(stderr=True)
+    bar = Bar(*columns, TransferSpeedColumn(), console=console, refresh_per_second=4)
 
     def show(done: int, total: int) -> None:
         if not bar.tasks:

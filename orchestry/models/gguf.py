@@ -160,9 +160,11 @@ def gguf(model: str, environ: Mapping[str, str] = os.environ) -> Gguf:
 
 def gguf_named(model: str, environ: Mapping[str, str] = os.environ) -> Gguf | None:
     """The same; None for a name that is none of a GGUF file's."""
+    path = Path(model).expanduser()
+    if not path.exists():
+        model = model.removeprefix(f"{EMBEDDED}/")
     default = model in (EMBEDDED, MODEL)
     known = KNOWN[0] if default else next((o for o in KNOWN if model in (o.name, o.place)), None)
-    path = Path(model).expanduser()
     if known or (not path.exists() and _FORM.fullmatch(model)):
         return _of_hub(known.place if known else model, known, environ)
     if path.suffix.lower() != ".gguf":

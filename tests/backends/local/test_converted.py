@@ -186,7 +186,13 @@ def test_the_header_without_vocabulary_says_the_same(source: Path, tmp_path: Pat
 
 
 def test_names_of_one_base_are_one_name(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("embedded", models.MODEL, "smollm2-135m", models.KNOWN[0].place):
+    for name in (
+        "embedded",
+        "embedded/smollm2-135m",
+        models.MODEL,
+        "smollm2-135m",
+        models.KNOWN[0].place,
+    ):
         assert source_of(name) == "embedded"
     coder = next(one for one in models.KNOWN if one.name == "qwen2.5-coder-0.5b")
     assert source_of(coder.place) == source_of(coder.name) == coder.name
