@@ -106,10 +106,11 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 def _save(header: Header, gguf: Path, part: Path, progress: Progress) -> None:
     """Writes config, weights and tokenizer."""
-    from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
+    from transformers.integrations import gguf as untyped
 
+    tables: Any = untyped
     experts = any("_exps." in name for name in header.tensors)
-    if header.architecture in GGUF_CONFIG_ARCHS or experts:  # its tables lack these tensors
+    if header.architecture in tables.GGUF_CONFIG_ARCHS or experts:  # its tables lack these tensors
         model = _loaded(gguf)
         model.save_pretrained(part)
     else:
