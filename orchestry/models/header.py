@@ -64,8 +64,9 @@ class Header:
     def bare(self) -> bytes:
         """A GGUF file with the same fields, but without a vocabulary and with tensors of one number
         each: all that a config is made of."""
-        size = _text(f"{self.architecture}.vocab_size")
-        fields = {**self.raw, size.decode(): size + struct.pack("<II", _UINT32, self.vocabulary)}
+        name = f"{self.architecture}.vocab_size"
+        size = _text(name) + struct.pack("<II", _UINT32, self.vocabulary)
+        fields = {**self.raw, name: size}  # also in place of the file's own
         one = struct.pack("<IQIQ", 1, 1, _F32, 0)
         tensors = b"".join(_text(name) + one for name in self.tensors)
         head = _HEAD.pack(b"GGUF", 3, len(self.tensors), len(fields))

@@ -37,6 +37,8 @@ def tiny_gguf(
     writer.add_head_count_kv(2)
     writer.add_rope_freq_base(10_000.0)
     writer.add_layer_norm_rms_eps(1e-6)
+    if kind == "llama":  # as some files have it, and others not
+        writer.add_vocab_size(300)
     _add_tokenizer(writer, "qwen2" if kind == "qwen2" else "smollm")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind.upper()], 2)
     for name, weight in model.state_dict().items():
