@@ -48,6 +48,7 @@ SECTIONS = {
     "gpu": "A team of two on a GPU",
     "gpu_exact": "What a GPU computes beside float32",
     "prefill": "Prompts of unequal lengths: memory of a draw",
+    "converted": "A GGUF file converted for training",
     "beginnings": "Prompts that begin alike",
     "memory": "Memory of a local run: estimate beside measured",
     "families": "Families of models as bases of backend local",

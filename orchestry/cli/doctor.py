@@ -218,24 +218,25 @@ def _providers(config: RunConfig) -> Iterator[_Check]:
 
 
 def _weights() -> _Check:
-    from orchestry.models.weights import fetch_weights, weights_path
+    from orchestry.models.gguf import MODEL, gguf
 
     try:
-        path = weights_path()
-        if not path.is_file():
+        weights = gguf(MODEL)
+        if not (path := weights.path).is_file():
             return _Check(
                 "weights",
                 "absent",
                 f"not at {path}",
                 "fetched at the first run (98 MB), or set ORCHESTRY_WEIGHTS to a copy",
             )
-        fetch_weights()  # it is there, so this only verifies it
+        weights.fetch()  # it is there, so this only verifies it
     except OrchestryError as error:
         return _Check("weights", "bad", str(error))
     return _Check("weights", "ok", f"{path}, sha256 as pinned")
 
 
 def _models() -> _Check:
+    from orchestry.cli.hardware import learning_gb
     from orchestry.core.machine import memory_gb
     from orchestry.models.gguf import KNOWN
 
@@ -243,7 +244,9 @@ def _models() -> _Check:
     if free is None:
         return _Check("models", "absent", "free memory unknown", "orchestry models list")
     names = [one.name for one in KNOWN if one.memory_gb <= free]
+    trained = [name for name in names if (gb := learning_gb(name)) and gb <= free]
     found = f"{free:.1f} GB memory free: fits {', '.join(names) or 'none of the listed ones'}"
+    found += f"; to be trained {', '.join(trained) or 'none of known sizes'}"
     return _Check("models", "ok" if names else "absent", found, "" if names else "free memory")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,21 @@ def show(
         f"hard maximum {top}"
     )
     where.print(_remark(found, config.budget.usd), style="dim")
+    for line in _embedded(found):
+        where.print(line, highlight=False)
     if machine:
         where.print("\n".join(lines(machine)), highlight=False)
+
+
+def _embedded(found: Estimate) -> Iterator[str]:
+    """What the embedded models take, and whether they fit."""
+    from orchestry.cli.models import row, told
+    from orchestry.core.machine import memory_gb
+    from orchestry.models.gguf import gguf
+
+    for one in found.by_provider:
+        if one.provider == "embedded" and (known := gguf(one.model).known):
+            yield f"{known.name}: {told(row(known, memory_gb()))}"
 
 
 def show_recipe(config: RunConfig, *, as_json: bool) -> None:

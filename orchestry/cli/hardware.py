@@ -172,6 +172,19 @@ def what_fits(config: RunConfig, models: list[str], into: Room) -> Iterator[Line
         yield "fits", "ok" if fit else "absent", told, "orchestry doctor --fits MODEL says more"
 
 
+def learning_gb(model: str) -> float | None:
+    """Memory that backend local needs on a CPU, with its own defaults; None if the sizes of the
+    model are not known."""
+    from orchestry.cli.options import config_from
+    from orchestry.core.errors import ConfigError
+
+    config = config_from(backend="local")
+    try:
+        return _needed(config, model, _agents(config), {}, Room(None, False))["total"]
+    except ConfigError:
+        return None
+
+
 def _agents(config: RunConfig) -> int:
     from orchestry.task.registry import load_task
 

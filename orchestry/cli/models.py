@@ -1,49 +1,63 @@
-"""`orchestry models`: small models for the embedded provider, and how to get one."""
+"""`orchestry models`: small models for this machine, and how to get one."""
 
 from __future__ import annotations
 
 import json
 import threading
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestry.cli.groups import App
 from orchestry.cli.options import Json
 
-app = App(
-    """List and fetch small models for the embedded provider.
+if TYPE_CHECKING:
+    from orchestry.models.gguf import Known
 
-    `orchestry run --provider embedded --model NAME` takes a name of the list, a hub's
-    `owner/name:file.gguf`, or the path of a GGUF file. Without --model it uses the first of the
-    list.
+app = App(
+    """List and fetch small models that this machine runs.
+
+    `orchestry run --model NAME` takes a name of the list, a hub's `owner/name:file.gguf`, or the
+    path of a GGUF file: backend api asks it, backend local trains adapters on it. Without --model
+    both use the first of the list (backend local on a GPU: a larger one).
     """
 )
+_FITS = {True: "fits", False: "too large for the free memory", None: "memory unknown"}
 
 
 @app.command("list")
 def _list(as_json: Json = False) -> None:
-    """Show small instruct models: size, memory, licence, and whether they fit this machine."""
+    """Show small instruct models: size, memory for asking and for training, licence, and whether
+    they fit this machine."""
+    from orchestry.cli.hardware import learning_gb
     from orchestry.core.machine import memory_gb
-    from orchestry.models.gguf import KNOWN, gguf
-    from orchestry.models.weights import MODEL, weights_path
+    from orchestry.models.gguf import KNOWN
 
-    free, rows = memory_gb(), []
-    for one in KNOWN:
-        path = weights_path() if one.place == MODEL else gguf(one.place).path
-        fits = None if free is None else one.memory_gb <= free
-        rows.append({**asdict(one), "fits": fits, "fetched": path.is_file()})
+    free = memory_gb()
+    rows = [{**row(one, free), "learning_gb": learning_gb(one.name)} for one in KNOWN]
     if as_json:
         typer.echo(json.dumps({"free_memory_gb": free, "models": rows}))
         return
-    for row in rows:
-        state = "fetched" if row["fetched"] else "not fetched"
-        fit = {True: "fits", False: "too large for the free memory", None: "memory unknown"}
-        typer.echo(
-            f"{row['name']:20}{row['size_gb']:5.2f} GB on disk {row['memory_gb']:4.1f} GB memory  "
-            f"{row['licence']}  {state}, {fit[row['fits']]}: {row['use']}"
-        )
+    for one in rows:
+        learns = "" if one["learning_gb"] is None else f", {one['learning_gb']:.1f} GB to train"
+        typer.echo(f"{one['name']:20}{told(one)}{learns}; {one['licence']}: {one['use']}")
+
+
+def row(one: Known, free: float | None) -> dict[str, Any]:
+    """A model's facts, and its state on this machine."""
+    from orchestry.models.gguf import gguf
+
+    fits = None if free is None else one.memory_gb <= free
+    fetched = gguf(one.name).path.is_file()
+    return {**asdict(one), "size_gb": round(one.size / 1e9, 2), "fits": fits, "fetched": fetched}
+
+
+def told(one: dict[str, Any]) -> str:
+    """The same in words."""
+    state = "fetched" if one["fetched"] else "not fetched"
+    size = f"{one['size_gb']:.2f} GB on disk ({state})"
+    return f"{size}, {one['memory_gb']:.1f} GB memory ({_FITS[one['fits']]})"
 
 
 @app.command("get")
@@ -54,10 +68,7 @@ def _get(
 ) -> None:
     """Fetch a model into the user cache, and print its path."""
     from orchestry.models.embedded import fetched
-    from orchestry.models.gguf import KNOWN, gguf
-    from orchestry.models.weights import MODEL
+    from orchestry.models.gguf import gguf
 
-    own = None if name in (MODEL, KNOWN[0].name) else gguf(name)
-    typer.echo(str(fetched(own, threading.Event())))
-    use = f" --model {name}" if own else ""
-    typer.echo(f"use it: orchestry run --provider embedded{use}", err=True)
+    typer.echo(str(fetched(gguf(name), threading.Event())))
+    typer.echo(f"use it: orchestry run --backend api|local --model {name}", err=True)

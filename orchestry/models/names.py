@@ -24,8 +24,7 @@ from orchestry.core.config import (
 )
 from orchestry.core.errors import ConfigError
 from orchestry.core.secrets import REFUSED
-from orchestry.models.gguf import KNOWN, gguf
-from orchestry.models.weights import MODEL
+from orchestry.models.gguf import KNOWN, MODEL, gguf
 
 _Asks = TypeVar("_Asks", AgentConfig, BehaviorsConfig, JudgeConfig)
 PREFIXES = ("anthropic", "openai", "ollama", "embedded")

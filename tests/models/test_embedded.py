@@ -15,8 +15,8 @@ from orchestry.core.errors import ProviderError
 from orchestry.core.tools import ANY, ToolCall, ToolSpec
 from orchestry.core.types import Completion, Message, Request, Step
 from orchestry.models.embedded import EmbeddedProvider
+from orchestry.models.gguf import MODEL, SHA256
 from orchestry.models.providers import open_provider
-from orchestry.models.weights import MODEL, SHA256
 from tests.models.conftest import SCHEMA, Verdict
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,11 +13,11 @@ from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
 from orchestry.core.machine import memory_gb
 from orchestry.models.embedded import EmbeddedProvider, fetched
-from orchestry.models.gguf import KNOWN, gguf
+from orchestry.models.gguf import KNOWN, MODEL, SHA256, gguf
 from orchestry.models.providers import open_provider
-from orchestry.models.weights import MODEL, SHA256, fetch_weights
 from tests.cli.conftest import cli as cli
 from tests.cli.support import FAKE, CommandLine
+from tests.core.test_fetch import hub
 
 NAME = "someone/Small-GGUF:small-q4.gguf"
 
@@ -30,35 +26,8 @@ NAME = "someone/Small-GGUF:small-q4.gguf"
 def mine(tmp_path: Path) -> Path:
     """The embedded weights under another name."""
     path = tmp_path / "mine.gguf"
-    path.symlink_to(fetch_weights())
+    path.symlink_to(gguf(MODEL).fetch())
     return path
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    cut = False
-
-    def log_message(self, *args: object) -> None: ...
-
-    def copyfile(self, source: object, outputfile: object) -> None:
-        if self.cut:
-            outputfile.write(source.read(1000))  # type: ignore[attr-defined]
-        else:
-            super().copyfile(source, outputfile)  # type: ignore[arg-type]
-
-
-@contextmanager
-def hub(folder: Path, *, cut: bool = False) -> Iterator[str]:
-    """A hub whose files lie in a folder; with `cut`, each download breaks off."""
-    handler = type("Handler", (Quiet,), {"cut": cut})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def stock(folder: Path, content: bytes) -> Path:
@@ -94,7 +63,7 @@ def test_a_file_that_breaks_off_is_named(cli: CommandLine, tmp_path: Path) -> No
 
 
 def test_without_a_name_all_is_as_before() -> None:
-    for model in (None, MODEL, "smollm2-135m"):
+    for model in (None, MODEL, "smollm2-135m", KNOWN[0].place):
         found = open_provider(ProviderConfig(name="embedded", model=model), 0, {})
         assert isinstance(found, EmbeddedProvider)
         assert (found.model, found.sha256) == (MODEL, SHA256)
@@ -103,7 +72,7 @@ def test_without_a_name_all_is_as_before() -> None:
 
 def test_a_hubs_file_is_fetched_once_and_kept(tmp_path: Path) -> None:
     content = b"GGUF" + os.urandom(3_000_000)
-    with hub(stock(tmp_path / "hub", content)) as url:
+    with hub(stock(tmp_path / "hub", content)) as (url, _):
         environ = {"HF_ENDPOINT": url, "XDG_CACHE_HOME": str(tmp_path / "cache")}
         own = gguf(NAME, environ)
         assert own.sha256 is None
@@ -115,7 +84,7 @@ def test_a_hubs_file_is_fetched_once_and_kept(tmp_path: Path) -> None:
     assert again.fetch(lambda done, total: None) == path
     assert again.address == own.address == f"embedded:{NAME}"
     path.write_bytes(b"GGUF of another kind")
-    with pytest.raises(OrchestryError, match="not the file that was downloaded: delete it"):
+    with pytest.raises(OrchestryError, match=r"is not small-q4\.gguf as .* published.*delete it"):
         gguf(NAME, environ).fetch(lambda done, total: None)
 
 
@@ -126,23 +95,23 @@ def test_what_a_hub_does_wrong_leaves_nothing_behind(tmp_path: Path) -> None:
         own = gguf(NAME, {**environ, "HF_ENDPOINT": url})
         with pytest.raises(OrchestryError) as caught:
             own.fetch(lambda done, total: None)
-        assert all(text in str(caught.value) for text in (*said, "give its path to --model"))
+        assert all(text in str(caught.value) for text in (*said, "or give --model a copy of small"))
         files = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
         assert files == ["small-q4.gguf.lock"]
 
     fails("http://127.0.0.1:9", "refused")
-    with hub(tmp_path) as url:
+    with hub(tmp_path) as (url, _):
         fails(url, "404")
-    with hub(stock(tmp_path / "page", b"<html>log in</html>")) as url:
-        fails(url, "is not a GGUF file")
-    with hub(stock(tmp_path / "cut", b"GGUF" + b"\0" * 100_000), cut=True) as url:
+    with hub(stock(tmp_path / "page", b"<html>log in</html>")) as (url, _):
+        fails(url, "it sent another file (19 bytes): it begins with b'<htm'")
+    with hub(stock(tmp_path / "cut", b"GGUF" + b"\0" * 100_000), cut=1000) as (url, _):
         fails(url, "broke off after 1,000 of 100,004 bytes")
 
 
 def test_a_download_can_be_stopped(tmp_path: Path) -> None:
     cancelled = threading.Event()
     cancelled.set()
-    with hub(stock(tmp_path / "hub", b"GGUF" + b"\0" * 100)) as url:
+    with hub(stock(tmp_path / "hub", b"GGUF" + b"\0" * 100)) as (url, _):
         environ = {"HF_ENDPOINT": url, "XDG_CACHE_HOME": str(tmp_path / "cache")}
         with pytest.raises(Interrupted):
             fetched(gguf(NAME, environ), cancelled)
@@ -167,12 +136,12 @@ def test_models_are_listed_and_fetched(
     shown = cli("models", "list").out.splitlines()
     assert len(shown) == len(KNOWN)
     assert all("Apache-2.0" in line for line in shown)
-    with hub(stock(tmp_path / "hub", b"GGUF" + b"\0" * 100)) as url:
+    with hub(stock(tmp_path / "hub", b"GGUF" + b"\0" * 100)) as (url, _):
         monkeypatch.setenv("HF_ENDPOINT", url)
         found = cli("models", "get", NAME)
     assert found.code == 0
     assert Path(found.out.strip()).read_bytes().startswith(b"GGUF")
-    assert f"--provider embedded --model {NAME}" in found.err
+    assert f"--backend api|local --model {NAME}" in found.err
     cli("models", "get", "qwen").failed(2, "unknown embedded model 'qwen'")
 
 

@@ -60,6 +60,7 @@ def test_auto_says_what_it_chose() -> None:
         ("gpt-4.1-nano", "openai", "gpt-4.1-nano"),
         ("o4-mini", "openai", "o4-mini"),
         ("qwen2.5-1.5b", "embedded", "qwen2.5-1.5b"),
+        ("qwen2.5-coder-0.5b", "embedded", "qwen2.5-coder-0.5b"),
         ("openai/own.gguf", "embedded", "openai/own.gguf"),
         ("openai/repo:file.Q4.GGUF", "embedded", "openai/repo:file.Q4.GGUF"),
     ],

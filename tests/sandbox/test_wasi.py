@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from orchestry.core.errors import ConfigError, OrchestryError, SandboxError
-from orchestry.core.files import Pinned, cache
+from orchestry.core.fetch import Pinned
+from orchestry.core.files import cache
 from orchestry.core.types import Call, CallResult, Limits
 from orchestry.sandbox import open_sandbox, wasi
 from orchestry.sandbox.pool import ForkServers

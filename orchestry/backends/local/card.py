@@ -15,10 +15,8 @@ import yaml
 
 from orchestry.core.config import RunConfig
 from orchestry.core.resolve import Mark, leaves, marks
+from orchestry.models.gguf import gguf_named
 from orchestry.store.journal import Learned
-
-ORIGINAL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-"""What the embedded base is, before its weights were rounded to 4 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def generation(config: RunConfig, role: str) -> dict[str, Any]:
 
 
 def _front(card: Card) -> str:
-    original = ORIGINAL if card.source != card.base else card.base
+    original = _original(card)
     facts: dict[str, Any] = {
         "library_name": "transformers" if card.merged else "peft",
         "pipeline_tag": "text-generation",
@@ -117,7 +115,13 @@ def _about(card: Card) -> str:
 def _base(card: Card) -> str:
     if card.source == card.base:
         return f"`{card.base}`"
-    return f"`{card.base}` (Orchestry's own: {ORIGINAL}, its weights rounded to 4 bits)"
+    return f"`{card.base}` (a GGUF file of {_original(card)}, its weights rounded)"
+
+
+def _original(card: Card) -> str:
+    """What the base was before its weights were rounded, if it is a known GGUF file."""
+    weights = gguf_named(card.base) if card.source != card.base else None
+    return weights.known.original if weights and weights.known else card.base.partition(":")[0]
 
 
 def _caution(card: Card) -> str:

@@ -7,30 +7,24 @@ error.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
-
-from filelock import FileLock
 
 from orchestry.backends.local.chat import ChatForm, rendered
 from orchestry.core.digests import folder_digest, text_digest
 from orchestry.core.distribution import install
-from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, reason
-from orchestry.core.files import Progress, cache, new_folder
+from orchestry.core.errors import ConfigError, PromptTooLong, reason
 from orchestry.core.machine import Launch, lacks_bfloat16, launched
 from orchestry.core.tools import ToolSpec
 from orchestry.core.types import Message
-from orchestry.models import weights as models
+from orchestry.models.gguf import EMBEDDED, gguf_named
 from orchestry.models.hermes import broken, plain
 
 if TYPE_CHECKING:
@@ -38,14 +32,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-EMBEDDED = "embedded"
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["nf4", "int8"]
 _NEEDS = ("torch", "transformers", "safetensors", "gguf")
 _FIX = install("local")
-_FORMAT = 2
-"""Version of the converted folder; raised when older folders must not be used."""
-_SUMS = "checksums.json"
 _READ = (
     *("*.safetensors", "config.json", "generation_config.json", "adapter_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -171,17 +161,15 @@ def load_base(
     quantize: Quantize | None = None,
     device: str = "auto",
     *,
-    progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Base:
-    """Loads a base by name: "embedded", the folder of a model, or a model hub's id.
+    """Loads a base by name: see source_of.
 
     `device` auto is CUDA if available; `dtype` auto is bfloat16 on a GPU that
     computes in it, else float32.
-    `quantize` uses bitsandbytes. Only safetensors are read, because other files may run code. The
-    embedded model is downloaded and converted at its first use, reported to `progress`. Raises
-    ConfigError if something is missing or the model is unsuitable, and OrchestryError if the
-    embedded model can't be fetched.
+    `quantize` uses bitsandbytes. Only safetensors are read, because other files may run code. A
+    GGUF file is downloaded and converted at its first use. Raises ConfigError if something is
+    missing or the model is unsuitable, and OrchestryError if a GGUF file can't be fetched.
     """
     hush()
     require_local()
@@ -193,7 +181,7 @@ def load_base(
     options: dict[str, Any] = {"dtype": precision}
     if quantize is not None:
         options |= quantized(quantize, place, precision)
-    source = loadable(name, progress, environ)
+    weights, source = gguf_named(name, environ), loadable(name, environ)
     _check_found(name, source)
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
@@ -214,7 +202,7 @@ def load_base(
             f"the config of {name} does not say how long its context is: set "
             "max_position_embeddings in its config.json"
         )
-    return Base(model, tokenizer, name, models.SHA256 if name == EMBEDDED else None)
+    return Base(model, tokenizer, name, weights.sha256 if weights else None)
 
 
 def require_installed() -> None:
@@ -226,22 +214,15 @@ def require_installed() -> None:
         )
 
 
-def loadable(
-    name: str, progress: Progress | None = None, environ: Mapping[str, str] = os.environ
-) -> str:
+def loadable(name: str, environ: Mapping[str, str] = os.environ) -> str:
     """The base's source for transformers: a folder's full path or a hub's id.
 
-    Raises as load_base does; the embedded model is converted first if needed.
+    Raises as load_base does; a GGUF file is converted first if needed.
     """
-    if name != EMBEDDED:
-        return source_of(name)
-    folder = converted_folder(environ)
-    return str(converted(folder, lambda: models.fetch_weights(progress, environ)))
+    from orchestry.backends.local.converted import converted
 
-
-def converted_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the embedded model lies once it was converted."""
-    return cache(environ) / "converted" / f"{models.MODEL}-{models.SHA256}-v{_FORMAT}"
+    weights = gguf_named(name, environ)
+    return source_of(name) if weights is None else str(converted(weights, environ))
 
 
 def require_local() -> None:
@@ -257,86 +238,6 @@ def require_local() -> None:
             ) from None
 
 
-def converted(folder: Path, fetch: Callable[[], Path]) -> Path:
-    """`folder` with the GGUF's model as transformers saves it, made at the first call.
-
-    In float32, because 79 % of SmolLM2's Q4_1 weights are not exact in bfloat16 and the embedded
-    provider uses the exact ones. Written whole or not at all; other processes wait for the one that
-    converts. Raises OrchestryError if it can't be written or is damaged.
-    """
-    if not folder.is_dir():
-        require_local()
-        gguf = fetch()
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{folder}.lock"):
-                if not folder.is_dir():  # another process may have been first
-                    _convert(gguf, folder)
-        except OSError as error:
-            raise OrchestryError(
-                f"the converted model can't be written to {folder.parent} ({reason(error)}): make "
-                "room there, or set XDG_CACHE_HOME to another folder"
-            ) from None
-    try:
-        sums = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
-        sound = bool(sums) and all(_checksum(folder / file) == sums[file] for file in sums)
-    except (OSError, ValueError):
-        sound = False
-    if not sound:
-        raise OrchestryError(
-            f"{folder} is damaged: delete it, so that the model is converted again"
-        )
-    return folder
-
-
-def _convert(gguf: Path, folder: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, GgufConfig
-
-    loader: Any = AutoModelForCausalLM
-    with (
-        new_folder(folder) as part,
-        redirect_stderr(StringIO()),  # a bar that transformers has no switch for
-        quiet(),
-    ):
-        model = loader.from_pretrained(
-            gguf.parent,
-            gguf_file=gguf.name,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-        )
-        model.save_pretrained(part)
-        _converted_tokenizer(gguf).save_pretrained(part)
-        sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
-        (part / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
-
-
-def _converted_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
-    """The GGUF's tokenizer; transformers 5.23 forgets that SmolLM's takes digits one by one."""
-    from gguf import GGUFReader
-    from tokenizers import pre_tokenizers
-    from transformers import AutoTokenizer
-
-    loader: Any = AutoTokenizer
-    tokenizer: Any = loader.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    splits: Any = GGUFReader(gguf).get_field("tokenizer.ggml.pre")
-    if splits is not None and splits.contents() == "smollm":
-        words = tokenizer.backend_tokenizer
-        words.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), words.pre_tokenizer]
-        )
-    return cast("PreTrainedTokenizerBase", tokenizer)
-
-
-def _checksum(file: Path) -> int:
-    """CRC-32: finds what a crash or a disk broke, at a third of SHA-256's time."""
-    value = 0
-    with file.open("rb") as source:
-        while chunk := source.read(1 << 20):
-            value = zlib.crc32(chunk, value)
-    return value
-
-
 def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
     import torch
 
@@ -347,17 +248,20 @@ def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
 
 
 def source_of(name: str) -> str:
-    """A folder's full path, or any other name unchanged; raises ConfigError for a missing
-    folder."""
-    if name == EMBEDDED:
-        return name
+    """A base's name in full: "embedded", another name of `models list`, a hub's
+    `owner/name:file.gguf`, the path of a GGUF file or of a model's folder, or a hub's id.
+
+    Raises ConfigError for a missing file or folder.
+    """
+    if weights := gguf_named(name):
+        return weights.base
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path.absolute())
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigError(
-            f"the model '{name}' is not a folder here: correct the path, or name a hub model, or "
-            f"'{EMBEDDED}'"
+            f"the model '{name}' is not a folder here: correct the path, or name a hub model, "
+            f"'{EMBEDDED}', a GGUF file or a name of `orchestry models list`"
         )
     return name
 
@@ -429,7 +333,8 @@ def _loading(name: str) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
         raise ConfigError(
             f"the model '{name}' can't be loaded ({reason(error)}): name a folder with a model of "
-            f"transformers, a model hub's id (with the network it needs), or '{EMBEDDED}'"
+            f"transformers, a model hub's id (with the network it needs), '{EMBEDDED}', a GGUF "
+            "file or a name of `orchestry models list`"
         ) from error
 
 
@@ -554,13 +459,13 @@ def _own_gpu(here: Launch) -> torch.device:
 
 
 def base_digest(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The digest of a base: "embedded", a folder, or a hub's id in the hub's cache.
+    """The digest of a base: a GGUF file, a folder, or a hub's id in the hub's cache.
 
-    Equal for equal files in another place. None for a hub's id that is not downloaded yet. Raises
-    ConfigError for a folder that is missing or can't be read.
+    Equal for equal files in another place. None for what a hub has and is not downloaded yet.
+    Raises ConfigError for a file or folder that is missing or can't be read.
     """
-    if name == EMBEDDED:  # converted from pinned weights, by way of libraries that leave traces
-        return text_digest(models.SHA256)
+    if weights := gguf_named(name, environ):  # libraries that convert it leave traces
+        return text_digest(weights.sha256) if weights.sha256 else None
     folder = Path(source_of(name))
     if not folder.is_dir():
         cached = fetched(name)

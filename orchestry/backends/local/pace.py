@@ -21,6 +21,7 @@ from orchestry.backends.local.sizes import on_disk
 from orchestry.backends.local.trainer import Crew, Trainer
 from orchestry.core.learning import LearnConfig
 from orchestry.core.types import Member
+from orchestry.models.gguf import gguf_named
 
 _TOKENS_CPU, _TOKENS_GPU = 8, 32
 """Drawn per answer."""
@@ -64,9 +65,9 @@ def measure(team: Mapping[str, Member], learn: LearnConfig, work: Work, seed: in
 
 
 def _place(model: str) -> str:
-    """Its folder, so that no hub is asked; `embedded` stays a name."""
+    """Its folder, so that no hub is asked; a GGUF file's name stays."""
     folder = on_disk(model)
-    return model if folder is None or model == "embedded" else str(folder)
+    return model if folder is None or gguf_named(model) else str(folder)
 
 
 def _pace(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from orchestry.backends.local.model import EMBEDDED, device_of, source_of
+from orchestry.backends.local.model import device_of, source_of
 from orchestry.core.config import AgentConfig, ProviderConfig, RunConfig, SearchConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.machine import cores
 from orchestry.core.types import Problem
+from orchestry.models.gguf import EMBEDDED
 from orchestry.rollout.schedule import Branching, branching
 from orchestry.task.base import BaseTask
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestry.backends.local.model import EMBEDDED, source_of
+from orchestry.backends.local.converted import converted_folder
+from orchestry.backends.local.model import source_of
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.learning import LearnConfig
 from orchestry.core.types import Member
+from orchestry.models.gguf import EMBEDDED, gguf_named
+from orchestry.models.header import Header, read_header
 
 ON_A_GPU, ON_A_CPU = 4096, 1024
 """Tokens of a micro-batch."""
@@ -99,6 +102,7 @@ class Shape:
 KNOWN = {
     EMBEDDED: Shape(30, 576, 1536, 9, 3, 64, 49_152, tied=True),
     "Qwen/Qwen2.5-0.5B-Instruct": Shape(24, 896, 4864, 14, 2, 64, 151_936, tied=True),
+    "Qwen/Qwen2.5-Coder-0.5B-Instruct": Shape(24, 896, 4864, 14, 2, 64, 151_936, tied=True),
     "Qwen/Qwen3-0.6B": Shape(28, 1024, 3072, 16, 8, 128, 151_936, tied=True, normed=True),
     "Qwen/Qwen2.5-Coder-1.5B-Instruct": Shape(28, 1536, 8960, 12, 2, 128, 151_936, tied=True),
     "Qwen/Qwen3-1.7B": Shape(28, 2048, 6144, 16, 8, 128, 151_936, tied=True, normed=True),
@@ -111,30 +115,34 @@ KNOWN = {
 
 def model_named(name: str) -> str:
     """A model as provider.model takes it: also by a part of a known one's name, such as `7B`, which
-    is no part of `1.7B`. Raises ConfigError for a part of several names."""
-    if name in KNOWN or Path(name).expanduser().is_dir():
+    is no part of `1.7B`. Raises ConfigError for a part of the names of models that differ."""
+    if name in KNOWN or gguf_named(name) or Path(name).expanduser().is_dir():
         return name
     part = re.compile(rf"(?<![\d.]){re.escape(name)}", re.IGNORECASE)
     found = [one for one in KNOWN if part.search(one)]
-    if len(found) > 1:
+    if len({KNOWN[one] for one in found}) > 1:
         raise ConfigError(f"{name} is a part of {', '.join(found)}: name one of them")
     return found[0] if found else name
 
 
 def shape_of(model: str) -> Shape:
-    """The sizes of a base: from its config.json, in a folder or the hub's cache, else as known.
+    """The sizes of a base: from its config.json, in a folder or the hub's cache, or its GGUF file,
+    else as known.
 
     Raises ConfigError for a model that is not on this machine and not known, and for one of another
     build, such as a mixture of experts.
     """
-    folder = on_disk(model)
-    if model != EMBEDDED and folder is not None:
-        try:
+    weights, folder = gguf_named(model), on_disk(model)
+    try:
+        if weights and weights.path.is_file():
+            return _shape(model, _config(read_header(weights.path)))
+        if folder is not None:
             return _shape(model, json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"the config.json of {model} can't be read ({reason(error)}): fetch it again"
-            ) from None
+    except (OSError, ValueError) as error:
+        what = weights.path if weights else f"the config.json of {model}"
+        raise ConfigError(f"{what} can't be read ({reason(error)}): fetch it again") from None
+    if weights and weights.known and weights.known.original in KNOWN:
+        return replace(KNOWN[weights.known.original], tied=False)
     if model in KNOWN:
         return KNOWN[model]
     raise ConfigError(
@@ -148,11 +156,9 @@ def on_disk(model: str) -> Path | None:
 
     Raises ConfigError for a path that is no folder.
     """
-    if model == EMBEDDED:
-        from orchestry.backends.local.model import converted_folder
-
-        folder = converted_folder()
-        return folder if folder.is_dir() else None
+    if weights := gguf_named(model):
+        folder = converted_folder(weights)
+        return folder if folder and folder.is_dir() else None
     source = Path(source_of(model))
     if source.is_dir():
         return source
@@ -162,6 +168,23 @@ def on_disk(model: str) -> Path | None:
 
     cached = fetched(model)
     return cached if cached and any(cached.glob("*.safetensors")) else None
+
+
+def _config(header: Header) -> dict[str, Any]:
+    """A GGUF file's sizes under the names of a config.json."""
+    names = {
+        "num_hidden_layers": "block_count",
+        "hidden_size": "embedding_length",
+        "intermediate_size": "feed_forward_length",
+        "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv",
+        "head_dim": "attention.key_length",
+        "num_experts": "expert_count",
+    }
+    own = {key: header.fields.get(f"{header.architecture}.{n}") for key, n in names.items()}
+    tied = "output.weight" not in header.tensors
+    more = {"vocab_size": header.vocabulary, "tie_word_embeddings": tied}
+    return {**own, **more, "model_type": header.architecture}
 
 
 def _shape(model: str, config: Any) -> Shape:

@@ -28,7 +28,7 @@ from orchestry.core.thoughts import ask_step
 from orchestry.core.types import Completion, Policy, Request
 from orchestry.models.embedded import EmbeddedProvider
 from orchestry.models.fake import FakeProvider
-from orchestry.models.weights import MODEL
+from orchestry.models.gguf import MODEL
 from tests.models.scripted import Run
 from tests.toys import Scripted, Words
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,17 +18,15 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-import gguf
 from safetensors.torch import load_file, save_file
 
 import orchestry
-from orchestry.backends.local.model import Base, converted, fetched, load_base
+from orchestry.backends.local.model import Base, fetched, load_base
 from orchestry.core import files as pinned
-from orchestry.core.errors import ConfigError, OrchestryError, PromptTooLong, StoreError
+from orchestry.core.errors import ConfigError, PromptTooLong, StoreError
 from orchestry.core.types import Message
 from orchestry.engine.export import export
 from orchestry.engine.run import prepare, resume
-from orchestry.models import weights as models
 from orchestry.store.run import Run
 from tests.backends.letters import EVERY, config, trainer
 from tests.backends.local.tiny import CONTEXT, TEMPLATE, Kind, tiny_folder, tiny_model
@@ -263,119 +260,6 @@ def test_an_installation_without_the_extra_is_told_its_name(
         ConfigError, match=rf'needs {package}, .*: pip install "orchestry-marl\[local\]"'
     ):
         load_base()
-
-
-def tiny_gguf(path: Path) -> Path:
-    """The tiny Llama as llama.cpp stores one: float32, with its tokenizer and chat template."""
-    model: Any = tiny_model()
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(2)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(32)
-    writer.add_feed_forward_length(64)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_vocab_size(300)
-    letters = [chr(33 + number) for number in range(94)]
-    words = ["<|pad|>", "<|im_start|>", "<|im_end|>", *letters, "ab"]
-    words += [f"<{number}>" for number in range(300 - len(words))]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(words)
-    writer.add_token_types([3, 3, 3] + [1] * 297)
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(2)
-    writer.add_bos_token_id(1)
-    writer.add_chat_template(TEMPLATE)
-    names: Any = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight":  # tied
-            continue
-        stored = names.get_name(name, try_suffixes=(".weight",))
-        if "q_proj" in name or "k_proj" in name:  # llama.cpp pairs the rotated halves
-            heads = 4 if "q_proj" in name else 2
-            weight = weight.view(heads, 2, -1, 32).swapaxes(1, 2).reshape(weight.shape)
-        writer.add_tensor(stored, weight.contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A converted folder, by two threads that came at the same time."""
-    root = tmp_path_factory.mktemp("converted")
-    source = tiny_gguf(root / "tiny.gguf")
-    folder, together, fetched = root / "cache" / "tiny-v1", threading.Barrier(2), []
-
-    def fetch() -> Path:
-        together.wait(30)  # both have seen that the folder is missing
-        fetched.append(1)
-        return source
-
-    threads = [threading.Thread(target=converted, args=(folder, fetch)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(fetched) == 2
-    return folder
-
-
-def never() -> Path:
-    raise AssertionError("fetched again")
-
-
-def test_the_converted_model_is_the_ggufs_and_made_once(made: Path) -> None:
-    assert converted(made, never) == made
-    assert sorted(path.name for path in made.parent.iterdir() if path != made) in (
-        [],
-        ["tiny-v1.lock"],
-    )
-    base = load_base(str(made), device="cpu")
-    expected = dict(tiny_model().named_parameters())
-    for name, weight in base.model.named_parameters():
-        torch.testing.assert_close(weight, expected[name], atol=0, rtol=0)
-    assert base.tokenizer.chat_template == TEMPLATE
-    assert base.tokenizer.tokenize("1ab2") == ["1", "ab", "2"]
-    assert base.eos_ids == {2}
-
-
-def test_a_damaged_conversion_is_told(made: Path) -> None:
-    file = made / "model.safetensors"
-    sound = file.read_bytes()
-    file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    with pytest.raises(OrchestryError, match="tiny-v1 is damaged: delete it, so that"):
-        converted(made, never)
-    file.write_bytes(sound)
-    sums = (made / "checksums.json").read_text()
-    (made / "checksums.json").write_text("{}")
-    with pytest.raises(OrchestryError, match="is damaged"):
-        converted(made, never)
-    (made / "checksums.json").write_text(sums)
-    assert converted(made, never) == made
-
-
-def test_a_cache_that_can_not_be_written_is_told(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    source = made.parent.parent / "tiny.gguf"
-    with pytest.raises(OrchestryError, match=r"can't be written to .*: make room there"):
-        converted(tmp_path / "file" / "tiny", lambda: source)
-
-
-def test_the_embedded_model_is_sought_under_its_checksum(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "orchestry" / "converted"
-    place.mkdir(parents=True)
-    made_here = place / f"{models.MODEL}-{models.SHA256}-v2"
-    made_here.symlink_to(made)
-    base = load_base(device="cpu", environ={"XDG_CACHE_HOME": str(tmp_path)})
-    assert (base.name, base.sha256) == ("embedded", models.SHA256)
 
 
 @pytest.mark.slow
