@@ -247,6 +247,8 @@ def test_a_gguf_file_learns_is_exported_and_begins_another_run(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two agents, on two files."""
+    import peft
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     base = str(tiny_gguf(tmp_path / "left.gguf"))
     other = tiny_gguf(tmp_path / "right.gguf", "qwen2")
