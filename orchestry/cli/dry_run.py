@@ -80,19 +80,26 @@ def _embedded(found: Estimate) -> Iterator[str]:
 
 
 def show_recipe(config: RunConfig, *, as_json: bool) -> None:
-    """Prints what each stage of a recipe and each measurement would cost, and their sum."""
-    from orchestry.engine.recipes import forecast
+    """Prints what each stage of a recipe and each measurement would cost, and their sum; of the
+    first stage that learns by gradients also what this machine has to do."""
+    from orchestry.engine import recipes
     from orchestry.store.recipes import stages_of
 
     stages, notes = stages_of(RUNS, config.recipe.steps), Notes(console(stderr=True))
-    parts = forecast(config, stages)
+    parts = recipes.forecast(config, stages)
     found = [(name, estimate(one, note=notes, runs=[RUNS])) for name, one in parts]
+    learns = next((n for n, (_, one) in enumerate(parts) if one.backend == "local"), None)
+    machine = None
+    if learns is not None:
+        plan = prepare(parts[learns][1], lambda text: None, need_key=False)
+        machine = forecast(plan, found[learns][1], None, None, note=notes)
     notes.close()
     cap = config.budget.usd
     expected = sum(one.cost_usd.expected for _, one in found)
     if as_json:
         rows = [{"part": name, **plain(one)} for name, one in found]
-        typer.echo(json.dumps({"parts": rows, "expected_usd": expected, "budget_usd": cap}))
+        own = {"machine": machine.model_dump(mode="json")} if machine else {}
+        typer.echo(json.dumps({"parts": rows, "expected_usd": expected, "budget_usd": cap} | own))
         return
     out = Table(title=f"{config.task}, {'+'.join(config.recipe.steps)}", box=None, pad_edge=False)
     out.add_column("part")
@@ -107,6 +114,8 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
     console().print(out)
     most = "no maximum: there is no budget" if cap is None else f"hard maximum {cap:.4f}"
     console().print(f"\ndollars: expected {expected:.4f}, {most}. Weights answer free of charge.")
+    if machine and learns is not None:
+        console().print("\n".join([f"{parts[learns][0]}:", *lines(machine)]), highlight=False)
 
 
 def show_steps(config: RunConfig, *, as_json: bool, usd_per_hour: float | None = None) -> None:

@@ -265,9 +265,9 @@ def test_a_wrong_path_is_a_config_error(tmp_path: Path) -> None:
         team = load_task("code_collaboration", options={"bank": bank, "path": "/nope"})
         with pytest.raises(ConfigError, match=r"^options\.path /nope does not exist: name"):
             team.problems("train")
-    (tmp_path / "rows.csv").write_text("prompt,test")
-    with pytest.raises(ConfigError, match=r"rows\.csv is of no kind known here: give \.jsonl"):
-        loaded("humaneval", tmp_path / "rows.csv")
+    (tmp_path / "rows.xlsx").write_text("prompt,test")
+    with pytest.raises(ConfigError, match=r"rows\.xlsx is of no kind known here: give \.jsonl"):
+        loaded("humaneval", tmp_path / "rows.xlsx")
 
 
 def test_a_copy_of_a_data_set_given_as_the_own_bank_is_told_the_option() -> None:

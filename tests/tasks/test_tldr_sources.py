@@ -159,7 +159,7 @@ def test_a_wrong_row_is_named(tmp_path: Path, content: str, message: str) -> Non
     ("name", "error", "message"),
     [
         ("none.jsonl", ConfigError, "does not exist: name a local copy of trl-lib/tldr"),
-        ("rows.csv", ConfigError, "is of no kind known here"),
+        ("rows.xlsx", ConfigError, "is of no kind known here"),
         ("cut.jsonl.gz", TaskError, "can't be read"),
     ],
 )

@@ -25,8 +25,10 @@ from orchestry.models.gguf import gguf_named
 
 _TOKENS_CPU, _TOKENS_GPU = 8, 32
 """Drawn per answer."""
-_PROMPT_CPU, _SAMPLES_CPU = 128, 4
-"""A CPU computes one token after the other, so a small batch tells its pace."""
+_PROMPT_CPU, _LEARNED_CPU = 128, 4
+"""Of prompts, and of learning, a small batch tells a CPU's pace."""
+_BRIEF, _ROWS_CPU = 16, 64
+"""Of drawing it does not: a step with 4 rows takes half as long as one with 64."""
 _COMMON = 1000
 """Prompts are random ids below this."""
 
@@ -53,12 +55,14 @@ def measure(team: Mapping[str, Member], learn: LearnConfig, work: Work, seed: in
     settings = learn.model_copy(update={"source": None, "vllm_url": None})
     trainer = Trainer(here, settings, 1, seed, lambda text: None)
     on_gpu = trainer.crews[0].base.device.type == "cuda"
+    drawn = work
     if not on_gpu:
+        drawn = replace(work, prompt=min(work.prompt, _BRIEF), rows=min(work.rows, _ROWS_CPU))
         least = min(work.prompt, _PROMPT_CPU)
-        work = replace(work, prompt=least, rows=_SAMPLES_CPU, samples=min(2, work.samples))
+        work = replace(work, prompt=least, rows=_LEARNED_CPU, samples=min(2, work.samples))
     tokens = _TOKENS_GPU if on_gpu else _TOKENS_CPU
     crews = range(len(trainer.crews))
-    found = [_pace(trainer, number, work, tokens, learn.enabled) for number in crews]
+    found = [_pace(trainer, number, work, drawn, tokens, learn.enabled) for number in crews]
     prompt_s, drawn_s, learned_s = (fmean(each) for each in zip(*found, strict=True))
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
     return Pace(name, prompt_s, drawn_s, learned_s)
@@ -71,28 +75,29 @@ def _place(model: str) -> str:
 
 
 def _pace(
-    trainer: Trainer, number: int, work: Work, tokens: int, learns: bool
+    trainer: Trainer, number: int, work: Work, drawing: Work, tokens: int, learns: bool
 ) -> tuple[float, float, float]:
-    """The three figures of one crew."""
-    crew, samples = trainer.crews[number], work.samples
-    prompts = _prompts(crew, work)
+    """The three figures of one crew; `drawing` is what tells how fast it draws."""
+    crew = trainer.crews[number]
+    prompts, many = _prompts(crew, work), _prompts(crew, drawing)
 
-    def draw(longest: int, asked: Sequence[Prompt] = prompts) -> list[list[Drawn]]:
+    def draw(longest: int, asked: Sequence[Prompt]) -> list[list[Drawn]]:
         short = [replace(one, max_tokens=longest) for one in asked]
-        return trainer.answer(number, short, samples)
+        return trainer.answer(number, short, len(asked[0].seeds))
 
     draw(2, [replace(prompts[0], prompt_ids=prompts[0].prompt_ids[:8])])  # what is made once
-    _, first_s = _timed(crew, lambda: draw(1))
-    drawn, all_s = _timed(crew, lambda: draw(1 + tokens))
+    _, prompt_s = _timed(crew, lambda: draw(1, prompts))
+    _, first_s = _timed(crew, lambda: draw(1, many))
+    drawn, all_s = _timed(crew, lambda: draw(1 + tokens, many))
     more = sum(len(one.ids) - 1 for answers in drawn for one in answers)
     computed = sum(len(one.prompt_ids) for one in prompts)
     drawn_s = max(0.0, all_s - first_s) / max(1, more)
     if not learns:
-        return first_s / computed, drawn_s, 0.0
-    batch = _batch(crew, prompts, drawn)
+        return prompt_s / computed, drawn_s, 0.0
+    batch = _batch(crew, prompts, draw(1 + tokens, prompts))
     _, step_s = _timed(crew, lambda: trainer.learn(batch))
     learned = computed + sum(len(one.ids) for one in batch.samples)
-    return first_s / computed, drawn_s, step_s / learned
+    return prompt_s / computed, drawn_s, step_s / learned
 
 
 def _prompts(crew: Crew, work: Work) -> list[Prompt]:
