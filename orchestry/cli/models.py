@@ -71,4 +71,4 @@ def _get(
     from orchestry.models.gguf import gguf
 
     typer.echo(str(fetched(gguf(name), threading.Event())))
-    typer.echo(f"use it: orchestry run --backend api|local --model {name}", err=True)
+    typer.echo(f"use it: orchestry run --model {name} (--backend local trains it)", err=True)

@@ -501,7 +501,9 @@ class RunConfig(Frozen):
 
     @model_validator(mode="after")
     def _leaves_room_beside_thoughts(self) -> Self:
-        budget, most = thinking_budget(self.provider.extra_body), self.sampling.max_tokens
+        budget = thinking_budget(self.provider.extra_body)
+        limits = (one.max_tokens or 0 for one in self.agents.values())
+        most = max([self.sampling.max_tokens, *limits])
         if budget >= most:
             raise ValueError(
                 f"provider.extra_body.thinking.budget_tokens is {budget}, and thoughts are part of "

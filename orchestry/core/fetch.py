@@ -80,9 +80,12 @@ class Pinned:
         """The same, at that path."""
         if not path.exists():
             self._make_folder(path.parent)
-            with FileLock(f"{path}.lock"):
-                if not path.exists():  # another process may have been first
-                    self._fetch(path, progress)
+            try:
+                with FileLock(f"{path}.lock"):
+                    if not path.exists():  # another process may have been first
+                        self._fetch(path, progress)
+            except OSError as error:
+                raise self._no_room(path.parent, error) from None
         self._verify(path)
         return path
 
@@ -156,6 +159,8 @@ class Pinned:
         with _opened(urllib.request.Request(self.url, headers=wanted)) as source:
             have = have if source.status == 206 else 0
             size = have + int(source.headers.get("content-length") or 0)
+            if self.size and size not in (have, self.size):  # such as a page that asks for a login
+                raise OSError(f"it has {size:,} bytes, and the file {self.size:,}")
             need_room(part.parent, size - have)
             with part.open("ab" if have else "wb") as target:
                 while chunk := source.read(_CHUNK):
@@ -212,10 +217,13 @@ class Pinned:
             have = _size(folder / f"{self.file}.part")
             need_room(folder, self.size + (self.step or self.size) - have)
         except OSError as error:
-            raise OrchestryError(
-                f"{self.what} can't be stored in {folder} ({reason(error)}): make room there, set "
-                f"XDG_CACHE_HOME to another folder, or {self._instead}"
-            ) from None
+            raise self._no_room(folder, error) from None
+
+    def _no_room(self, folder: Path, error: OSError) -> OrchestryError:
+        return OrchestryError(
+            f"{self.what} can't be stored in {folder} ({reason(error)}): make room there, set "
+            f"XDG_CACHE_HOME to another folder, or {self._instead}"
+        )
 
 
 def sha256_of(path: Path) -> str:

@@ -165,6 +165,11 @@ def gguf_named(model: str, environ: Mapping[str, str] = os.environ) -> Gguf | No
         model = model.removeprefix(f"{EMBEDDED}/")
     default = model in (EMBEDDED, MODEL)
     known = KNOWN[0] if default else next((o for o in KNOWN if model in (o.name, o.place)), None)
+    if known and not default and path.is_dir():
+        raise ConfigError(
+            f"'{model}' is a folder here and a name of `orchestry models list`: name the folder "
+            f"as ./{model}"
+        )
     if known or (not path.exists() and _FORM.fullmatch(model)):
         return _of_hub(known.place if known else model, known, environ)
     if path.suffix.lower() != ".gguf":

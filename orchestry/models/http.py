@@ -64,6 +64,7 @@ def _any_of(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
+_SENTENCE = re.compile(r"(?<=[.!?;])\s|\n")
 _SAYS_PROMPT = _any_of(
     r"\b(?:prompts?|inputs?|context|messages?|conversation|sequence|tokens?)\b",
     r"\b(?:input|context)_|n_ctx|max_seq_len|too large for \S+ model",
@@ -86,7 +87,8 @@ _SAYS_OTHERWISE = _any_of(
     r"\bplan\b|account|organi[sz]ation|timed? ?out|deadline|flagged|filter|does not exist",
     r"(?:image|file|upload|tool|function)s?(?: \w+)? (?:is|are|exceeds?)\b|tools?[.\[]|array",
     r"number of (?:images|files|messages|tools)|maximum count|too many messages",
-    r"\w+\[\d+\]\.(?!content|text)\w|stop sequence|logit_bias|temperature|Input should be",
+    r"\w+\[\d+\]\.(?!content|text)\w|stop sequence|logit_bias|logprobs|temperature",
+    r"Input should be|\bbest_of\b|schema|cache_control|system message|more than 0\b|\brole\b",
 )
 """What has the same words, and is about another number: the answer's limit, a rate, a picture."""
 _BAD_DRAW = re.compile(
@@ -359,12 +361,11 @@ def refusal(
 
 def _is_too_long(status: int, kind: str, detail: str) -> bool:
     """Whether a refusal says that the prompt is longer than the model's context."""
-    if kind in _TOO_LONG:
-        return True
-    detail = detail[:4000]  # some send the prompt back
-    named = _SAYS_PROMPT.search(detail) and _SAYS_TOO_LONG.search(detail)
+    text = detail[:4000]  # some send the prompt back
+    parts = _SENTENCE.split(text)
+    named = any(_SAYS_PROMPT.search(one) and _SAYS_TOO_LONG.search(one) for one in parts)
     said = status == 413 or (status in (400, 422) and named)
-    return bool(said) and not _SAYS_OTHERWISE.search(detail)
+    return kind in _TOO_LONG or (said and not _SAYS_OTHERWISE.search(text))
 
 
 def bad_draw(endpoint: Endpoint, found: str) -> ProviderError:

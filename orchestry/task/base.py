@@ -239,10 +239,6 @@ class TeamTask(BaseTask[Transcript]):
         first = self.reset(problem, 0)
         return self.observe(first, self.to_act(first)[0])
 
-    def observe_fixed(self, problem: Problem) -> str:
-        """The same: to others, nothing has been said yet."""
-        return self.observe_single(problem)
-
 
 def read_problems(path: Path | str, split: Split) -> tuple[Problem, ...]:
     """The problems of one split from a JSON-lines file beside its task.

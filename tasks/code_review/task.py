@@ -70,6 +70,9 @@ class CodeReview(TeamTask):
     def problems(self, split: Split) -> Sequence[Problem]:
         return self.options.problems(split, BANK, sources.problems)
 
+    def observe_fixed(self, problem: Problem) -> str:
+        return self.observe_single(problem)
+
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem
         if agent == "writer":

@@ -54,6 +54,9 @@ class Documentation(TeamTask):
             return sources.problems(path, self.options.max_lines, split)
         return datasets.own(path or BANK, split, ())
 
+    def observe_fixed(self, problem: Problem) -> str:
+        return self.observe_single(problem)
+
     def observe(self, state: Transcript, agent: str) -> str:
         """Raises TaskError if the problem's text is no module with something to document."""
         module = read(state.problem.prompt)

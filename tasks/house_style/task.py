@@ -30,6 +30,9 @@ class HouseStyle(TeamTask):
     def problems(self, split: Split) -> Sequence[Problem]:
         return read_problems(BANK, split)
 
+    def observe_fixed(self, problem: Problem) -> str:
+        return self.observe_single(problem)
+
     def observe(self, state: Transcript, agent: str) -> str:
         if agent == WRITER:
             return state.problem.prompt

@@ -111,6 +111,9 @@ class Repair(TeamTask):
         approved = re.fullmatch(rf"\W*{APPROVED}\W*", state.last("reviewer"))
         return () if turn > 2 or approved else (("coder", "reviewer", "coder")[turn],)
 
+    def observe_fixed(self, problem: Problem) -> str:
+        return self.observe_single(problem)
+
     def observe(self, state: Transcript, agent: str) -> str:
         before, after = state.problem.data["files"], tree(state)
         listed = ", ".join(f"{path} ({text.count(chr(10))} lines)" for path, text in before.items())

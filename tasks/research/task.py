@@ -52,6 +52,9 @@ class Research(TeamTask):
     def problems(self, split: Split) -> Sequence[Problem]:
         return datasets.own(self.options.path or BANK, split, ())
 
+    def observe_fixed(self, problem: Problem) -> str:
+        return self.observe_single(problem)
+
     def observe(self, state: Transcript, agent: str) -> str:
         question, work = state.problem.prompt, self._work(state)
         if agent == RETRIEVER:

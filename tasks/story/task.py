@@ -49,6 +49,9 @@ class Story(TeamTask):
         order = (*(WRITER, EDITOR) * self.options.rounds, NARRATOR)
         return order[len(state.said) :][:1]
 
+    def observe_fixed(self, problem: Problem) -> str:
+        return self.observe_single(problem)
+
     def observe(self, state: Transcript, agent: str) -> str:
         premise, rounds = state.problem.prompt, self.options.rounds
         story = "\n".join(state.by(EDITOR))

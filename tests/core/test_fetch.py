@@ -224,6 +224,21 @@ def test_an_unpinned_file_never_goes_on(stocked: Path, tmp_path: Path) -> None:
     assert left(tmp_path) == [f"{FILE}.lock"]
 
 
+def test_a_page_in_place_of_the_file_costs_nothing_of_what_was_fetched(tmp_path: Path) -> None:
+    pages, place = tmp_path / "pages", tmp_path / "cache" / FILE
+    pages.mkdir()
+    (pages / FILE).write_bytes(b"<html>Log in first" * 9)
+    place.parent.mkdir()
+    part = place.with_name(f"{FILE}.part")
+    part.write_bytes(CONTENT[:100])
+    with (
+        hub(pages) as (url, _),
+        pytest.raises(OrchestryError, match=r"it has 1\d\d bytes, and the file 401,004"),
+    ):
+        pinned(f"{url}/{FILE}", packages=()).fetch_to(place, print)
+    assert part.read_bytes() == CONTENT[:100]
+
+
 def test_progress_may_end_a_fetch(stocked: Path, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise Interrupted("stop")

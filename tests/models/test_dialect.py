@@ -192,6 +192,8 @@ def test_thoughts_need_room_in_the_runs_answers() -> None:
     assert made(2001).provider.extra_body == THOUGHTS
     with pytest.raises(ConfigError, match=r"budget_tokens is 2000.*sampling\.max_tokens is 2000"):
         made(2000)
+    roomy = {"provider": {"extra_body": THOUGHTS}, "agents": {"helper": {"max_tokens": 4096}}}
+    assert RunConfig.model_validate(roomy).sampling.max_tokens < 2000
     for extra in ({"budget_tokens": 9}, {"thinking": {"budget_tokens": "9"}}, {"a": THOUGHTS}):
         with pytest.raises(ConfigError, match="leave budget_tokens out"):
             made(4000, **extra)

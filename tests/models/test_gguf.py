@@ -13,7 +13,7 @@ from orchestry.core.config import ProviderConfig
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
 from orchestry.core.machine import memory_gb
 from orchestry.models.embedded import EmbeddedProvider, fetched
-from orchestry.models.gguf import KNOWN, MODEL, SHA256, gguf
+from orchestry.models.gguf import KNOWN, MODEL, SHA256, gguf, gguf_named
 from orchestry.models.providers import open_provider
 from tests.cli.conftest import cli as cli
 from tests.cli.support import FAKE, CommandLine
@@ -141,7 +141,7 @@ def test_models_are_listed_and_fetched(
         found = cli("models", "get", NAME)
     assert found.code == 0
     assert Path(found.out.strip()).read_bytes().startswith(b"GGUF")
-    assert f"--backend api|local --model {NAME}" in found.err
+    assert f"orchestry run --model {NAME}" in found.err
     cli("models", "get", "qwen").failed(2, "unknown embedded model 'qwen'")
 
 
@@ -156,3 +156,13 @@ def test_free_memory_is_read_from_the_table(tmp_path: Path) -> None:
     table.write_text("MemTotal: 9 kB\nMemAvailable:    2000000 kB\n")
     assert memory_gb(table) == pytest.approx(2.048)
     assert memory_gb(tmp_path / "none") is None
+
+
+def test_a_folder_of_a_listed_name_is_never_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen2.5-coder-0.5b").mkdir()
+    with pytest.raises(ConfigError, match=r"name the folder as \./qwen2\.5-coder-0\.5b"):
+        gguf_named("qwen2.5-coder-0.5b")
+    assert gguf_named("./qwen2.5-coder-0.5b") is None

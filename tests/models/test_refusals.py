@@ -204,6 +204,13 @@ OTHERWISE: list[tuple[int, Any]] = [
     (400, oai("messages.0.content: at most 100 images are allowed in a request")),
     (400, oai("Invalid 'messages': array too long. Expected an array with maximum length 2048")),
     (400, oai("`n` is larger than the maximum of 8")),
+    (400, oai("This model does not support more than one system message in messages")),
+    (400, oai("best_of must be greater than or equal to n for prompt")),
+    (400, oai("top_logprobs must be less than 20 tokens")),
+    (400, oai("Invalid schema for response_format 'x': nesting exceeds the maximum depth of 5")),
+    (400, oai("messages.0.content.0.text.cache_control: A maximum of 4 blocks is allowed")),
+    (400, oai("Last message must have role user, messages length should be more than 0")),
+    (400, oai("The prompt has no such field. `echo` is larger than 1")),
 ]
 
 

@@ -138,13 +138,17 @@ def shape_of(model: str) -> Shape:
             return _shape(model, _config(read_header(weights.path)))
         if folder is not None:
             return _shape(model, json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except KeyError as error:
+        raise ConfigError(
+            f"{model} holds no language model ({error} is missing): choose another file"
+        ) from None
     except (OSError, ValueError) as error:
         what = weights.path if weights else f"the config.json of {model}"
         raise ConfigError(f"{what} can't be read ({reason(error)}): fetch it again") from None
     if weights and weights.known and weights.known.original in KNOWN:
         return replace(KNOWN[weights.known.original], tied=False)
-    if model in KNOWN:
-        return KNOWN[model]
+    if (named := weights.base if weights else model) in KNOWN:
+        return KNOWN[named]
     raise ConfigError(
         f"the sizes of {model} are not known, since it is not on this machine: fetch it, or name "
         f"its folder, or one of {', '.join(KNOWN)}"
