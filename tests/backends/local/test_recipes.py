@@ -218,6 +218,9 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
     said = CliRunner().invoke(app, ["run", "--dry-run", "--json", *given])
     assert said.exit_code == 0, said.output
     assert [one["calls"] for one in json.loads(said.stdout)["parts"]] == [16, 32, 16, 16, 16]
+    machine = json.loads(said.stdout)["machine"]  # of the magrpo, which begins at no weights yet
+    assert machine["seconds"] > 0
+    assert machine["memory_gb"]["total"] > 0
     assert not recipe_in(tmp_path)
     keyless = recipe("search+distil", model, tasks, "recipe.stages.1.provider.name=anthropic")
     parts = forecast(keyless, stages_of(tmp_path, keyless.recipe.steps))
