@@ -106,18 +106,15 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 def _save(header: Header, gguf: Path, part: Path, progress: Progress) -> None:
     """Writes config, weights and tokenizer."""
-    from transformers.integrations import gguf as untyped
-
-    tables: Any = untyped
-    experts = any("_exps." in name for name in header.tensors)
-    if header.architecture in tables.GGUF_CONFIG_ARCHS or experts:  # its tables lack these tensors
+    planned = _planned(header, part)
+    if planned is None:
         model = _loaded(gguf)
         model.save_pretrained(part)
     else:
-        model = _empty(header, part)
+        model, weights = planned
         model.config.save_pretrained(part)
         with (part / "model.safetensors").open("wb") as file:
-            _save_weights(_by_name(header, model), gguf, file, progress)
+            _save_weights(weights, gguf, file, progress)
     tokenizer = _tokenizer(header, gguf, model.config.model_type)
     tokenizer.save_pretrained(part)
     drawing, splits = model.generation_config, header.fields.get("tokenizer.ggml.pre")
@@ -125,6 +122,21 @@ def _save(header: Header, gguf: Path, part: Path, progress: Progress) -> None:
         more = tokenizer.convert_tokens_to_ids(_ENDS[splits])
         drawing.eos_token_id = [drawing.eos_token_id, more]
     drawing.save_pretrained(part)
+
+
+def _planned(header: Header, part: Path) -> tuple[Any, dict[str, _Weight]] | None:
+    """The model without weights, and where each of them is stored. None where transformers has to
+    load the file whole: its tables lack some tensors, or are another version's."""
+    experts = any("_exps." in name for name in header.tensors)
+    try:
+        from transformers.integrations import gguf as untyped
+
+        if experts or header.architecture in cast(Any, untyped).GGUF_CONFIG_ARCHS:
+            return None
+        model = _empty(header, part)
+        return model, _by_name(header, model)
+    except (ImportError, AttributeError, TypeError):
+        return None
 
 
 def _loaded(gguf: Path) -> Any:
@@ -151,8 +163,10 @@ def _empty(header: Header, part: Path) -> Any:
     models: Any = AutoModelForCausalLM
     bare = part / "bare.gguf"
     bare.write_bytes(header.bare())
-    config = configs.from_pretrained(part, gguf_file=bare.name)
-    bare.unlink()
+    try:
+        config = configs.from_pretrained(part, gguf_file=bare.name)
+    finally:
+        bare.unlink()
     config.vocab_size = header.vocabulary
     with torch.device("meta"):
         model = models.from_config(config, dtype=torch.float32)

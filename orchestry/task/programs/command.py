@@ -67,7 +67,9 @@ def environ(problem: Problem, team: Team, folder: Path) -> dict[str, str]:
 def check_command(command: Sequence[str]) -> None:
     """Raises ConfigError for one that this machine can't start, or whose Python file or module does
     not exist; also behind `env` and the like."""
-    program, *rest = command[(at := _started(command)) :]
+    starter, (program, *rest) = command[0], command[(at := _started(command)) :]
+    if at and shutil.which(starter) is None:
+        raise ConfigError(f"the command {starter} can't be started (it is not on PATH): correct it")
     if shutil.which(program) is None:
         why = "it is not on PATH"
         if os.sep in program:

@@ -104,6 +104,19 @@ def logits(model: Any, ids: Any) -> Any:
         return model(ids).logits
 
 
+def test_another_transformers_loads_the_file_whole(
+    source: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tables of names are private, and may move."""
+    from transformers.integrations import gguf as tables
+
+    monkeypatch.delattr(tables, "GGUF_CONFIG_ARCHS")
+    again = converted(gguf(str(source)), {"XDG_CACHE_HOME": str(tmp_path)})
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (made, again))
+    assert ours.keys() >= theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def test_qwens_answers_end_at_both_tokens_of_its_makers(tmp_path: Path) -> None:
     file = tiny_gguf(tmp_path / "tiny.gguf", "qwen2")
     base = load_base(str(file), device="cpu", environ={"XDG_CACHE_HOME": str(tmp_path)})
