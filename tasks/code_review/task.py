@@ -57,6 +57,7 @@ class CodeReview(TeamTask):
 
     name = "code_review"
     agents = (WRITER, REVIEWER, REFACTORER)
+    observe_fixed = TeamTask.observe_single
     weights: ClassVar[Mapping[str, float]] = {
         "quality": 0.6,
         "collaboration": 0.3,
@@ -69,9 +70,6 @@ class CodeReview(TeamTask):
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return self.options.problems(split, BANK, sources.problems)
-
-    def observe_fixed(self, problem: Problem) -> str:
-        return self.observe_single(problem)
 
     def observe(self, state: Transcript, agent: str) -> str:
         problem = state.problem

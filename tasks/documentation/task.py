@@ -36,6 +36,7 @@ class Documentation(TeamTask):
 
     name = "documentation"
     agents = (prompts.DOCUMENTER, prompts.REVIEWER)
+    observe_fixed = TeamTask.observe_single
     weights: ClassVar[Mapping[str, float]] = {
         "names": 0.2,
         "parameters": 0.2,
@@ -53,9 +54,6 @@ class Documentation(TeamTask):
         if path is not None and path.expanduser().is_dir():
             return sources.problems(path, self.options.max_lines, split)
         return datasets.own(path or BANK, split, ())
-
-    def observe_fixed(self, problem: Problem) -> str:
-        return self.observe_single(problem)
 
     def observe(self, state: Transcript, agent: str) -> str:
         """Raises TaskError if the problem's text is no module with something to document."""

@@ -23,15 +23,13 @@ class HouseStyle(TeamTask):
 
     name = "house_style"
     agents = (prompts.WRITER, prompts.EDITOR)
+    observe_fixed = TeamTask.observe_single
     weights: ClassVar[Mapping[str, float]] = {"facts": 0.15, "style": 0.85}
     solved = "whole"
     judged = False
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return read_problems(BANK, split)
-
-    def observe_fixed(self, problem: Problem) -> str:
-        return self.observe_single(problem)
 
     def observe(self, state: Transcript, agent: str) -> str:
         if agent == WRITER:

@@ -99,6 +99,7 @@ class Repair(TeamTask):
 
     name = "repair"
     agents = (CODER, REVIEWER)
+    observe_fixed = TeamTask.observe_single
     weights: ClassVar[Mapping[str, float]] = {"repaired": 0.8, "small": 0.2}
     solved = "solved"
     rubric = "The change removes the cause of the bug, and changes nothing else."
@@ -110,9 +111,6 @@ class Repair(TeamTask):
         turn = len(state.said)
         approved = re.fullmatch(rf"\W*{APPROVED}\W*", state.last("reviewer"))
         return () if turn > 2 or approved else (("coder", "reviewer", "coder")[turn],)
-
-    def observe_fixed(self, problem: Problem) -> str:
-        return self.observe_single(problem)
 
     def observe(self, state: Transcript, agent: str) -> str:
         before, after = state.problem.data["files"], tree(state)

@@ -52,9 +52,6 @@ class Research(TeamTask):
     def problems(self, split: Split) -> Sequence[Problem]:
         return datasets.own(self.options.path or BANK, split, ())
 
-    def observe_fixed(self, problem: Problem) -> str:
-        return self.observe_single(problem)
-
     def observe(self, state: Transcript, agent: str) -> str:
         question, work = state.problem.prompt, self._work(state)
         if agent == RETRIEVER:
@@ -73,6 +70,8 @@ class Research(TeamTask):
 
     def observe_single(self, problem: Problem) -> str:
         return prompts.for_one(problem.prompt, pool(problem, self.options.pool))
+
+    observe_fixed = observe_single
 
     async def evaluate_single(self, state: Transcript, answer: str, tools: Tools) -> Score:
         """The notes that it cites are those that it chose. Its sentences are the claims too, and no

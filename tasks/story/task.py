@@ -33,6 +33,7 @@ class Story(TeamTask):
 
     name = "story"
     agents = (prompts.WRITER, prompts.EDITOR, prompts.NARRATOR)
+    observe_fixed = TeamTask.observe_single
     weights: ClassVar[Mapping[str, float]] = reward.WEIGHTS
     options_type: ClassVar[type[Frozen]] = Options
     judged = False  # every story gets a graded reward
@@ -48,9 +49,6 @@ class Story(TeamTask):
     def to_act(self, state: Transcript) -> tuple[str, ...]:
         order = (*(WRITER, EDITOR) * self.options.rounds, NARRATOR)
         return order[len(state.said) :][:1]
-
-    def observe_fixed(self, problem: Problem) -> str:
-        return self.observe_single(problem)
 
     def observe(self, state: Transcript, agent: str) -> str:
         premise, rounds = state.problem.prompt, self.options.rounds
