@@ -88,7 +88,7 @@ _SAYS_OTHERWISE = _any_of(
     r"(?:image|file|upload|tool|function)s?(?: \w+)? (?:is|are|exceeds?)\b|tools?[.\[]|array",
     r"number of (?:images|files|messages|tools)|maximum count|too many messages",
     r"\w+\[\d+\]\.(?!content|text)\w|stop sequence|logit_bias|logprobs|temperature",
-    r"Input should be|\bbest_of\b|schema|cache_control|system message|more than 0\b|\brole\b",
+    r"Input should be|\bbest_of\b|schema|cache_control|more than (?:0|one)\b",
 )
 """What has the same words, and is about another number: the answer's limit, a rate, a picture."""
 _BAD_DRAW = re.compile(

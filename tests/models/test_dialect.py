@@ -190,7 +190,9 @@ def test_thoughts_need_room_in_the_runs_answers() -> None:
         return RunConfig.model_validate(raw)
 
     assert made(2001).provider.extra_body == THOUGHTS
-    with pytest.raises(ConfigError, match=r"budget_tokens is 2000.*sampling\.max_tokens is 2000"):
+    with pytest.raises(
+        ConfigError, match=r"budget_tokens is 2000.*limit of sampling\.max_tokens.* 2000"
+    ):
         made(2000)
     roomy = {"provider": {"extra_body": THOUGHTS}, "agents": {"helper": {"max_tokens": 4096}}}
     assert RunConfig.model_validate(roomy).sampling.max_tokens < 2000

@@ -169,6 +169,7 @@ TOO_LONG: list[tuple[str, int, Any]] = [
     ("history", 400, oai("The message history exceeds the context of the model")),
     ("two numbers", 400, oai("`messages` contain 9000 tokens, the maximum is 8192")),
     ("watsonx", 400, oai("number of input tokens 5000 cannot exceed the total tokens limit 4096")),
+    ("its role", 400, oai("The system message and messages of role user exceed 4096 tokens")),
     ("plain text", 413, "Prompt too long for this model's context"),
     ("no body", 413, {"detail": "Payload Too Large: too many tokens in prompt"}),
 ]
