@@ -262,9 +262,11 @@ class Bench:
         way = self.way
         drawn = [self.model, SAMPLES, BASELINE_SAMPLES, way.sampling, way.adapters, tests]
         teacher = [] if self.teacher is None else [self.teacher]
-        warm = [way.warm_up, problems[GOLDS], *teacher]
+        taught = [problems[GOLDS], *teacher]
+        warm = [way.warm_up, *taught]
         learned = [*warm, self.episodes, way.learn, problems[GENERATED]]
-        return [*drawn, *{UNTRAINED: [], WARM: warm, ALONE: warm, TEACHER: warm}.get(team, learned)]
+        own = {UNTRAINED: [], WARM: warm, ALONE: warm, TEACHER: taught}
+        return [*drawn, *own.get(team, learned)]
 
     def bank(self, name: str) -> Path:
         """A file with the problems: train for MAGRPO and test of the generated ones, train for the

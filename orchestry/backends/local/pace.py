@@ -28,7 +28,7 @@ _TOKENS_CPU, _TOKENS_GPU = 8, 32
 _PROMPT_CPU, _LEARNED_CPU = 128, 4
 """Of prompts, and of learning, a small batch tells a CPU's pace."""
 _BRIEF, _ROWS_CPU = 16, 64
-"""Of drawing it does not: a step with 4 rows takes half as long as one with 64."""
+"""Of drawing it does not: weights are read for all rows of a step at once."""
 _COMMON = 1000
 """Prompts are random ids below this."""
 
