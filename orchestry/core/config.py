@@ -507,8 +507,8 @@ class RunConfig(Frozen):
         if budget >= most:
             raise ValueError(
                 f"provider.extra_body.thinking.budget_tokens is {budget}, and thoughts are part of "
-                f"an answer, and the highest limit of sampling.max_tokens and agents is {most}: raise "
-                "that above it"
+                "an answer, and the highest limit of sampling.max_tokens and agents is "
+                f"{most}: raise that above it"
             )
         return self
 
