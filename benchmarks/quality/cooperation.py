@@ -262,10 +262,10 @@ class Bench:
         way = self.way
         drawn = [self.model, SAMPLES, BASELINE_SAMPLES, way.sampling, way.adapters, tests]
         teacher = [] if self.teacher is None else [self.teacher]
-        taught = [problems[GOLDS], *teacher]
+        taught: list[Any] = [problems[GOLDS], *teacher]
         warm = [way.warm_up, *taught]
         learned = [*warm, self.episodes, way.learn, problems[GENERATED]]
-        own = {UNTRAINED: [], WARM: warm, ALONE: warm, TEACHER: taught}
+        own: dict[str, list[Any]] = {UNTRAINED: [], WARM: warm, ALONE: warm, TEACHER: taught}
         return [*drawn, *own.get(team, learned)]
 
     def bank(self, name: str) -> Path:
