@@ -169,7 +169,7 @@ def test_another_file_than_the_pinned_one_is_told(index: Path, tmp_path: Path) -
     (tmp_path / FILE).write_bytes(b"<html>log in</html>")
     with hub(tmp_path) as (url, _), pytest.raises(OrchestryError) as caught:
         pinned(f"{url}/{FILE}").fetch()
-    assert "it sent another file (19 bytes): its sha256 is" in str(caught.value)
+    assert "small-q4.gguf: it has 19 bytes, and the file 401,004" in str(caught.value)
     assert "pip: it sent another file (401,004 bytes)" in str(caught.value)
     assert left(tmp_path) == [f"{FILE}.lock"]
 
