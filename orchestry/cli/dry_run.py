@@ -89,10 +89,7 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
     parts = recipes.forecast(config, stages)
     found = [(name, estimate(one, note=notes, runs=[RUNS])) for name, one in parts]
     learns = next((n for n, (_, one) in enumerate(parts) if one.backend == "local"), None)
-    machine = None
-    if learns is not None:
-        plan = prepare(parts[learns][1], lambda text: None, need_key=False)
-        machine = forecast(plan, found[learns][1], None, None, note=notes)
+    machine = None if learns is None else _machine(parts[learns][1], found[learns][1], notes)
     notes.close()
     cap = config.budget.usd
     expected = sum(one.cost_usd.expected for _, one in found)
@@ -116,6 +113,39 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
     console().print(f"\ndollars: expected {expected:.4f}, {most}. Weights answer free of charge.")
     if machine and learns is not None:
         console().print("\n".join([f"{parts[learns][0]}:", *lines(machine)]), highlight=False)
+
+
+def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None]) -> None:
+    """Before a recipe is played: what its file says of it, and what the first stage that learns by
+    gradients takes here. Weights that have a known source are fetched for that."""
+    from orchestry.backends.local.model import loadable
+    from orchestry.engine import recipes
+    from orchestry.models.gguf import gguf_named
+    from orchestry.store.recipes import stages_of
+
+    for line in _of_itself(file):
+        note(line)
+    parts = recipes.forecast(config, stages_of(RUNS, config.recipe.steps))
+    for name, one in parts:
+        if one.backend == "local":
+            if gguf_named(one.provider.model or ""):
+                loadable(one.provider.model or "")
+            found = estimate(one, runs=[RUNS])
+            for line in lines(_machine(one, found, note)):
+                note(f"stage {name}, {line}")
+            return
+
+
+def _of_itself(file: Path | None) -> list[str]:
+    """What a config says of itself: its lines that begin with ##."""
+    text = file.read_text(encoding="utf-8") if file else ""
+    return [line.removeprefix("##").strip() for line in text.splitlines() if line[:2] == "##"]
+
+
+def _machine(config: RunConfig, found: Estimate, note: Callable[[str], None]) -> Forecast:
+    """What a stage of a recipe takes of this machine."""
+    plan = prepare(config, lambda text: None, need_key=False)
+    return forecast(plan, found, None, None, note=note)
 
 
 def show_steps(config: RunConfig, *, as_json: bool, usd_per_hour: float | None = None) -> None:

@@ -218,7 +218,7 @@ Config = Annotated[
     option(
         RUN,
         "YAML over the defaults, or a preset: laptop, seeds, agents, quick_test, local_cpu, "
-        "local_writing, arxiv.",
+        "cooperation, local_writing, arxiv.",
         "--config",
         metavar="FILE|PRESET",
         autocompletion=presets,
@@ -459,7 +459,7 @@ def layers(flags: RunFlags) -> Layers:
     said = {key for key, value in (settings_of(sets) | given).items() if value is not None}
     if {"episodes", "passes"} <= said:
         raise ConfigError("--episodes and --passes both say how long the run is: give one")
-    chosen = [_preset(file)] if file else []
+    chosen = [preset_file(file)] if file else []
     files = [*_backend_file(resolve(chosen, sets, given).backend), *chosen]
     config = resolve(files, sets, given)
     if "episodes" in said and config.passes:  # a preset's
@@ -566,7 +566,7 @@ def _backend_file(backend: str) -> list[Path]:
     return _shipped(backend)[:1]
 
 
-def _preset(file: Path) -> Path:
+def preset_file(file: Path) -> Path:
     """A bare name that is not a file is a preset in configs/, found as in `_backend_file`.
 
     Raises ConfigError for a name that is neither.

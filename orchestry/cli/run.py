@@ -25,6 +25,7 @@ from orchestry.cli.options import (
     config_from,
     flag,
     option,
+    preset_file,
     settings,
     spread,
     trusting,
@@ -96,11 +97,16 @@ def _run(
         else:
             show(config, run_dir, as_json=as_json, rented=(gpu, gpu_price))
         return 0
+    from orchestry.cli.dry_run import tell_recipe
     from orchestry.cli.show import finish_recipe, finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.run import train
+    from orchestry.store.recipes import recipe_in
 
     with watching(verbose=verbose) as observer:
+        if config.recipe.steps and not (run_dir and recipe_in(run_dir)):  # else it is refused
+            file = flags.get("file")
+            tell_recipe(config, preset_file(file) if file else None, observer.note)
         found = train(config, run_dir, observer)
     if config.recipe.steps:
         return finish_recipe(found, as_json=as_json)

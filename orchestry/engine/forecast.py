@@ -33,7 +33,7 @@ _LAYER_S, _SHARE = 0.00023, 0.087
 GPU's 16-bit operations that prompts and learning reach. Both from the one GPU that was measured
 (docs/benchmarks.md, "A team of two on a GPU"): an H200 took 7.0 ms a step for 28 layers and 3.1 GB
 of weights, and 0.72 s to learn from 4 rows of 2,584 tokens."""
-_LARGEST_CPU = 500_000_000
+_LARGEST_CPU = 2_000_000_000
 """Numbers in the layers of weights that a CPU is measured with."""
 _PPO_S = 1.0
 """Seconds that backend ppo is measured for, after its first batch."""
@@ -177,7 +177,7 @@ def _unmeasured(plan: Plan, crews: Sequence[Crew], works: Sequence[Work], device
         "a vLLM server draws the answers": learn.vllm_url is not None,
         f"{', '.join(absent)} is not on this machine": bool(absent),
         "it does not fit into memory": device.free_gb is not None and needed > device.free_gb,
-        "a model of this size takes a CPU minutes": size > _LARGEST_CPU and not device.on_gpu,
+        "a model of this size takes a CPU many minutes": size > _LARGEST_CPU and not device.on_gpu,
     }
     why = next((why for why, applies in reasons.items() if applies), None)
     return f"the time is not measured here: {why}" if why else ""

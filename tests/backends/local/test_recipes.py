@@ -229,6 +229,26 @@ def test_a_dry_run_names_every_part(model: str, tasks: Path, tmp_path: Path) -> 
         orchestry.train(keyless, tmp_path / "run")
 
 
+def test_a_file_and_this_machine_say_what_is_to_come(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "short.yaml"
+    file.write_text("## Letters are learned.\n## So it went: 0 to 1.\nepisodes: 2  ## not this\n")
+    own = [one for one in sets("magrpo", model, tasks, "recipe.samples=0") if "fake" not in one]
+    given = ["--config", str(file), *(f"--set={one}" for one in own)]
+    command = ["run", *given, "--run-dir", str(tmp_path / "run")]
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0, said.output
+    notes = [one[2:] for one in said.stderr.splitlines() if one[:1] == "·"]
+    assert notes[1:3] == ["Letters are learned.", "So it went: 0 to 1."]
+    assert "to measure how fast this machine is" in notes[3]
+    foretold = next(n for n, one in enumerate(notes) if one.startswith("stage 1 magrpo, time: ab"))
+    assert foretold < notes.index("stage 1 of 1: magrpo")
+    again = CliRunner().invoke(app, command)
+    assert isinstance(again.exception, ConfigError)
+    assert "Letters" not in again.stderr
+
+
 @pytest.mark.parametrize(
     ("steps", "more", "message"),
     [
