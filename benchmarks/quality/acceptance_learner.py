@@ -24,6 +24,7 @@ from benchmarks.quality.planted_prompts import (
 from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Learner, State
 from orchestry.backends.api.pairs import Played
+from orchestry.backends.gold import Move
 from orchestry.backends.library import Behavior, Library
 from orchestry.core.config import BehaviorsConfig, RunConfig, SearchConfig
 from orchestry.core.seeds import derive
@@ -138,6 +139,10 @@ class Arena:
         texts = _present(library)
         value = self.reward(library, int(problem.id), random.Random(derive(seed, *texts)))
         return Played(value, self._turns.setdefault(texts, _turns(texts)))
+
+    async def gold(self, seed: int, count: int) -> Sequence[Move]:
+        """None: only planted texts race."""
+        return ()
 
     def reward(self, library: Library, place: int, rng: random.Random) -> float:
         """Of one sample on the problem at that place."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestry.backends.tools import Toolbox, WithTools, toolbox
-from orchestry.core.choices import PROPOSALS
+from orchestry.core.choices import UNWRITTEN, WITH_AUTHOR
 from orchestry.core.config import (
     AgentConfig,
     BehaviorsConfig,
@@ -536,7 +536,7 @@ def _settled_behaviors(config: RunConfig, author: Provider) -> BehaviorsConfig:
     if behaviors.enabled is None:
         changes["enabled"] = able(author) if judged is None else judged
     if behaviors.propose is None:
-        changes["propose"] = ("examples",) if author.name in _POOR else PROPOSALS
+        changes["propose"] = UNWRITTEN if author.name in _POOR else WITH_AUTHOR
     if behaviors.provider is not None:
         changes["provider"] = settled_provider(behaviors.provider, author)
     return behaviors.model_copy(update=changes)

@@ -16,6 +16,7 @@ from orchestry.backends.library import read_library, to_yaml
 from orchestry.backends.local.settings import TEMPERATURE
 from orchestry.backends.local.weights import START, TrainedWeights, run_of, team_of
 from orchestry.backends.prompted import KEPT
+from orchestry.core.choices import UNWRITTEN
 from orchestry.core.config import ProviderConfig, RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.resolve import merge
@@ -85,7 +86,7 @@ def check_critics(asked: RunConfig, backend: ApiBackend) -> None:
     """Raises ConfigError if a config asks the weights that answer, or what stands in for them, to
     judge or to write behaviours. What it leaves open, weights do not do."""
     behaviors = asked.behaviors
-    writes = behaviors.enabled and set(behaviors.propose or ()) - {"examples"}
+    writes = behaviors.enabled and set(behaviors.propose or ()) - {*UNWRITTEN}
     for applies, provider, fix in (
         (
             asked.judge.enabled,
@@ -96,7 +97,7 @@ def check_critics(asked: RunConfig, backend: ApiBackend) -> None:
             writes,
             backend.author.provider,
             "can't write behaviours: name another provider in behaviors.provider.name, or set "
-            "behaviors.propose=[examples]",
+            "behaviors.propose=[examples,gold,feedback]",
         ),
     ):
         if applies and provider is backend.provider:

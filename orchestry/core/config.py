@@ -332,8 +332,9 @@ class BehaviorsConfig(Frozen):
     """The model that writes behaviours. None: the judge's."""
     propose: tuple[Proposal, ...] | None = Field(None, min_length=1)
     """What is tried: `rules`, which a model writes; `prompts`, whole prompts that it writes anew
-    from what helped; `examples`, moves of winners. None: all three; but examples only if the
-    embedded model would have to write, for its rules are noise."""
+    from what helped; `examples`, moves of winners; `gold`, the task's own answers to train problems
+    as examples; `feedback`, what the task said of bad work, as a rule to check. None: the first
+    three; but the last three if the embedded model would have to write, for its rules are noise."""
     top: _Share = 0.2
     """Share of an update's trajectories that count as winners."""
     candidates: int = Field(4, ge=1, le=16)

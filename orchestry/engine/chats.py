@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import yaml
 
+from orchestry.backends.gold import GOLD
 from orchestry.backends.local.card import fenced
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Message
 from orchestry.engine.examples import Examples, How, examples
 from orchestry.engine.export import new_export
-from orchestry.engine.gold import GOLD
 from orchestry.engine.preferences import Preference
 from orchestry.engine.trust import Trust
 from orchestry.engine.winners import BY, Lesson

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Unpack
 
+from orchestry.backends.gold import GOLD
 from orchestry.backends.local.model import require_installed
 from orchestry.backends.local.weights import starting
 from orchestry.core.digests import file_digest
@@ -22,7 +23,6 @@ from orchestry.core.files import new_folder, to_json
 from orchestry.core.machine import launched
 from orchestry.engine.changes import config_digests
 from orchestry.engine.examples import Examples, How, Settings, examples, unlike
-from orchestry.engine.gold import GOLD
 from orchestry.engine.plan import Plan
 from orchestry.engine.preferences import Preference
 from orchestry.engine.run import new_run_folder, prepare

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from orchestry.backends.gold import GOLD, Answers
 from orchestry.backends.tools import Unkept, WithTools
 from orchestry.core.concurrency import together
 from orchestry.core.errors import ConfigError
 from orchestry.core.tools import calls_of
-from orchestry.core.types import Completion, Member, Policy, Problem, Request, Tools, Tree
+from orchestry.core.types import Member, Policy, Problem, Tools, Tree
 from orchestry.engine.run import in_own_loop
 from orchestry.engine.winners import Lesson, lessons
 from orchestry.rollout.rollout import Rollout, task_rater
@@ -20,27 +20,6 @@ from orchestry.task.base import BaseTask
 from orchestry.task.guard import task_boundary
 from orchestry.task.setup import Setup
 from orchestry.task.thinking import Thoughtful
-
-GOLD = "gold"
-"""Who wrote a gold answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """A policy that gives one problem's gold; of an action with calls, one call after the other."""
-
-    gold: Mapping[str, str]
-
-    async def sample(self, requests: Sequence[Request], n: int) -> list[list[Completion]]:
-        """See Policy."""
-        return [[self._next(one)] * n for one in requests]
-
-    def _next(self, request: Request) -> Completion:
-        said = self.gold[request.agent]
-        made = sum(len(message.calls) for message in request.messages)
-        if calls := calls_of(said)[made : made + 1]:
-            return Completion(text="", calls=calls, model=GOLD, stop="calls")
-        return Completion(text=str(said), model=GOLD)
 
 
 def gold_lessons(
@@ -52,7 +31,7 @@ def gold_lessons(
     none.
     """
     golds = gold_answers(setup.task, setup.problems)
-    players = [(_Answers(gold), problem, 0) for problem, gold in golds]
+    players = [(Answers(gold), problem, 0) for problem, gold in golds]
     found, poor = list[Lesson](), list[str]()
     for tree in in_own_loop(played(setup, team, players)):
         leaf = tree.leaves[0]

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import orchestry
-from orchestry.core.choices import PROPOSALS
+from orchestry.core.choices import UNWRITTEN, WITH_AUTHOR
 from orchestry.core.config import resolve
 from orchestry.core.errors import ProviderError
 from orchestry.engine.run import prepare, resume
 from orchestry.store import journal
+from orchestry.task.registry import load_task
 from tests.cli.support import served
 from tests.engine.test_judged_runs import KEYS
 
@@ -24,15 +25,32 @@ WORDS = ("task=words", f"task_path=[{FIXTURES}]", "provider.name=fake", "behavio
 def test_the_embedded_model_is_asked_for_no_rules_unless_the_user_says_so() -> None:
     embedded = [*WORDS, "provider.name=embedded"]
     plan = prepare(resolve([], embedded))
-    assert plan.config.behaviors.propose == ("examples",)
-    assert any("only examples are tried" in note for note in plan.backend.notes)
+    assert plan.config.behaviors.propose == UNWRITTEN
+    assert any("no model writes behaviours" in note for note in plan.backend.notes)
     assert prepare(plan.config).config == plan.config
     plan = prepare(resolve([], [*embedded, "behaviors.propose=[rules]"]))
     assert plan.config.behaviors.propose == ("rules",)
     claude = prepare(resolve([], [*embedded, "behaviors.provider.name=anthropic"]), environ=KEYS)
-    assert claude.config.behaviors.propose == PROPOSALS
+    assert claude.config.behaviors.propose == WITH_AUTHOR
     assert claude.backend.author.provider.name == "anthropic"
     assert claude.backend.bench.provider.name == "embedded"
+
+
+def test_gold_and_feedback_race_without_a_model_that_writes(tmp_path: Path) -> None:
+    task = ("task=tldr", "provider.name=fake", "behaviors.enabled=true", "episodes=5")
+    kinds = ("behaviors.propose=[gold,feedback]", "behaviors.share=0.2", "judge.enabled=false")
+    run = orchestry.train(resolve([], [*task, *kinds]), tmp_path / "run")
+    assert not [row for row in run.summary.usage if row.purpose == "distil"]
+    (learned,) = (event for event in run.events if isinstance(event, journal.Learned))
+    found = learned.state["library"]["behaviors"]
+    gold = [one for one in found if one["why"].startswith("gold of ")]
+    assert {one["kind"] for one in gold} == {"example"}
+    problems = {one.id: one for one in load_task("tldr").problems("train")}
+    for one in gold:
+        answers = load_task("tldr").gold(problems[one["why"].removeprefix("gold of ")])
+        assert answers
+        assert one["text"].endswith(answers[one["agent"]].strip())
+    assert all("said of your work" in one["text"] for one in found if one not in gold)
 
 
 def test_a_model_of_its_own_writes_the_behaviours(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from orchestry.backends.base import (
     Update,
     too_short,
 )
+from orchestry.backends.gold import Move, gold_moves
 from orchestry.backends.library import (
     IN_RUN,
     Behavior,
@@ -35,6 +36,7 @@ from orchestry.backends.library import (
 )
 from orchestry.backends.programs import for_program
 from orchestry.backends.prompted import KEPT, check_size, for_roles, keep, shown, with_source
+from orchestry.core.choices import UNWRITTEN
 from orchestry.core.config import ProviderConfig, RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.files import write_atomic
@@ -50,9 +52,9 @@ from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
 NO_RULES = (
-    "only examples are tried as behaviours: rules of a small embedded model are noise "
-    "(behaviors.provider names a model that writes, behaviors.propose=[rules,prompts,examples] "
-    "asks this one anyway)"
+    "no model writes behaviours: examples and the task's feedback are tried, since rules of a "
+    "small embedded model are noise (behaviors.provider names a model that writes, "
+    "behaviors.propose=[rules,prompts,examples] asks this one anyway)"
 )
 
 
@@ -88,7 +90,7 @@ class ApiBackend(Backend):
         super().__init__(config, task, provider, environ)
         if self.every is not None:
             notes += too_short("behaviors.every", self.every, config.episodes)
-        notes += [NO_RULES] if self._leans_on_examples(config) else []
+        notes += [NO_RULES] if self._writes_nothing(config) else []
         self.notes = [*notes, *([note] if note else []), *self.notes]
         roles = {spec.role for spec in task.agents}
         self.library, strangers = for_roles(self._first_library(), roles, task.name)
@@ -104,10 +106,10 @@ class ApiBackend(Backend):
         """The run's provider; raises ConfigError."""
         return open_provider(named, config.seed, environ)
 
-    def _leans_on_examples(self, asked: RunConfig) -> bool:
-        """Whether the run tries only examples, and the user did not say so."""
+    def _writes_nothing(self, asked: RunConfig) -> bool:
+        """Whether no model writes for the run, and the user did not say so."""
         learns, settled = self.config.behaviors.enabled, self.config.behaviors.propose
-        return bool(learns) and asked.behaviors.propose is None and settled == ("examples",)
+        return bool(learns) and asked.behaviors.propose is None and settled == UNWRITTEN
 
     @property
     def every(self) -> int | None:
@@ -309,6 +311,11 @@ class Dev:
             return Played(None, ())
         leaf = tree.leaves[0]
         return Played(leaf.number, leaf.trajectory.turns)
+
+    async def gold(self, seed: int, count: int) -> list[Move]:
+        """See Arena: gold is no model's, so it costs no call."""
+        team = self.backend.team(self.task, self.backend.library)
+        return await gold_moves(self.task, team, self.rate, seed, count)
 
 
 def _refuse_frozen(config: RunConfig) -> None:

@@ -53,7 +53,9 @@ class Contrast:
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class Leaf:
+    """A trajectory's last node, and its value: a person's rating if there is one."""
+
     record: EpisodeRecord
     node: NodeRecord
     value: float
@@ -76,7 +78,7 @@ def contrasts(
     leaves of equal value, those with a worse leaf on the same problem come first, because they
     teach more. Pairs of equal value or with equal moves, and repetitions, are skipped.
     """
-    leaves = [leaf for record in records for leaf in _leaves(record, ratings)]
+    leaves = [leaf for record in records for leaf in leaves_of(record, ratings)]
     worst = _worst(leaves)
     ranked = sorted(leaves, key=lambda x: (-x.value, worst[x.record.problem].value, x.place))
     winners = ranked[: max(1, round(top * len(ranked)))]
@@ -99,24 +101,27 @@ def varied(found: Sequence[Contrast], count: int) -> tuple[Contrast, ...]:
     return tuple(found[place] for _, place in sorted(ranked)[:count])
 
 
-def _leaves(record: EpisodeRecord, ratings: Mapping[tuple[int, str], float]) -> list[_Leaf]:
+def leaves_of(
+    record: EpisodeRecord, ratings: Mapping[tuple[int, str], float] = NO_RATINGS
+) -> list[Leaf]:
+    """The leaf trajectories with a value."""
     found = []
     for node in record.leaves():
         value = ratings.get((record.episode, node.id), node.value)
         if value is not None:
-            found.append(_Leaf(record, node, value))
+            found.append(Leaf(record, node, value))
     return found
 
 
-def _worst(leaves: Sequence[_Leaf]) -> dict[str, _Leaf]:
+def _worst(leaves: Sequence[Leaf]) -> dict[str, Leaf]:
     """The leaf with the lowest value per problem, over all its episodes; the first, if tied."""
-    worst = dict[str, _Leaf]()
+    worst = dict[str, Leaf]()
     for leaf in sorted(leaves, key=lambda leaf: (leaf.value, leaf.place)):
         worst.setdefault(leaf.record.problem, leaf)
     return worst
 
 
-def _contrast(agent: str, winner: _Leaf, loser: _Leaf) -> Contrast | None:
+def _contrast(agent: str, winner: Leaf, loser: Leaf) -> Contrast | None:
     """None if both have the same value, or differ only in another agent's part."""
     if winner.value <= loser.value:
         return None
@@ -130,12 +135,12 @@ def _contrast(agent: str, winner: _Leaf, loser: _Leaf) -> Contrast | None:
     return None
 
 
-def _moves(leaf: _Leaf, agent: str) -> list[tuple[NodeRecord, Turn]]:
+def _moves(leaf: Leaf, agent: str) -> list[tuple[NodeRecord, Turn]]:
     path = leaf.record.path(leaf.node.id)
     return [(node, turn) for node in path for turn in node.turns if turn.agent == agent]
 
 
-def _side(agent: str, leaf: _Leaf, node: NodeRecord, turn: Turn) -> Side:
+def _side(agent: str, leaf: Leaf, node: NodeRecord, turn: Turn) -> Side:
     credit = next(
         (c.credit for c in leaf.record.credits if (c.agent, c.leaf) == (agent, leaf.node.id)), None
     )

@@ -1,10 +1,11 @@
-"""Makes candidate behaviours from contrasts: rules, a new prompt, and examples.
+"""Makes candidate behaviours: rules, a new prompt, and examples.
 
-Rules and prompts are written by a model, with one structured call each; examples are taken from the
-moves of winners, without a call. Comparing good with bad work in words, and proposing instructions
-from it, follows the textual gradients of ProTeGi (arXiv 2305.03495); writing the whole prompt anew,
-with the lessons so far worked into it, follows GEPA (arXiv 2507.19457); winners' moves as examples
-follow DSPy (arXiv 2310.03714). New here: all of them race, and count only after they have won.
+Rules and prompts are written by a model from contrasts, with one structured call each. Without a
+call, examples are taken from winners' moves and from gold, and rules from the task's feedback.
+Comparing good with bad work in words, and proposing instructions from it, follows the textual
+gradients of ProTeGi (arXiv 2305.03495); writing the whole prompt anew, with the lessons so far
+worked into it, follows GEPA (arXiv 2507.19457); winners' moves as examples follow DSPy (arXiv
+2310.03714). New here: all of them race, and count only after they have won.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from orchestry.backends.api.contrasts import Contrast, Side, varied
+from orchestry.backends.api.remarks import Remark
+from orchestry.backends.gold import Move
 from orchestry.backends.library import NEAR, Behavior, Evidence, Library, PlainText, told
 from orchestry.core.choices import Proposal
 from orchestry.core.concurrency import together
@@ -83,6 +87,8 @@ Answer with one JSON object and nothing else:
 {{"why": "...", "text": "..."}}
 The text is the prompt. The why is one sentence: what it changes."""
 _REWRITE_WORDS = 300
+_CHECK = 'Never let this be said of your work: "{}"'
+"""Few words, so that two of them are no near-duplicates by these alone."""
 _TRIED = "behaviours tried before: do not repeat them"
 _TEAMMATES = "what teammates are told: leave it to them"
 
@@ -99,6 +105,10 @@ class Brief:
     contrasts: Sequence[Contrast]
     blame: Mapping[str, float]
     """The loss that each agent caused; {} where it was not measured."""
+    gold: Sequence[Move]
+    """Moves of all agents."""
+    remarks: Sequence[Remark]
+    """What the task said of the work before, the dearest first."""
     update: int
     seed: int
 
@@ -138,23 +148,23 @@ async def distil(
 ) -> Distilled:
     """Candidates of these kinds that would make the agent's bad moves like its good ones.
 
-    The model writes at most `count` texts. With `rewrite`, one of them is a whole prompt, where
-    `kinds` has prompts and the model can be shown all of the present one; the others are rules.
-    One example is taken, or more in the place of texts that the model did not write. A malformed
-    answer is repaired once; if that fails, it has no texts. Raises what the policy raises.
+    The model writes at most `count` texts, if there are contrasts. With `rewrite`, one of them is a
+    whole prompt, where `kinds` has prompts and the model can be shown all of the present one; the
+    others are rules. One candidate that no model writes is taken, or more in the place of texts
+    that the model did not write. A malformed answer is repaired once; if that fails, it has no
+    texts. Raises what the policy raises.
     """
-    if not brief.contrasts:
-        return Distilled((), None)
+    count, spare = (count if brief.contrasts else 0), count
     rewrites = int("prompts" in kinds and (rewrite or "rules" not in kinds) and _seen_whole(brief))
+    rewrites = min(rewrites, count)
     rules = count - rewrites if "rules" in kinds else 0
     asked = [_ask_rules(author, brief, rules)] if rules else []
     asked += [_ask_prompt(author, brief)] if rewrites else []
     answers = await together(asked)
     texts = [behavior for _, found in answers for behavior in found]
-    examples = max(1, count - len(texts)) if "examples" in kinds else 0
     replies = [reply for reply, _ in answers]
     return Distilled(
-        _novel(brief.library, [*texts, *_examples(brief, examples)]),
+        _novel(brief.library, [*texts, *_unwritten(brief, kinds, max(1, spare - len(texts)))]),
         structured.outcome(replies) if replies else None,
     )
 
@@ -261,6 +271,49 @@ def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ..
     return tuple(fresh)
 
 
+def _unwritten(brief: Brief, kinds: Collection[Proposal], most: int) -> list[Behavior]:
+    """At most so many candidates without a call, of each kind in turn; another one comes first in
+    each update."""
+    makers = {"examples": _examples, "gold": _gold, "feedback": _feedback}
+    made = [make(brief, most) for kind, make in makers.items() if kind in kinds]
+    first = brief.update % max(1, len(made))
+    rows = zip_longest(*made[first:], *made[:first])
+    return [one for row in rows for one in row if one is not None][:most]
+
+
+def _gold(brief: Brief, most: int) -> list[Behavior]:
+    """Gold of train problems as examples."""
+    found = list[Behavior]()
+    for move in brief.gold:
+        shown = Example(asked=move.saw.strip(), answered=move.answered.strip())
+        text = told(shown) if shown.asked and shown.answered else ""
+        if move.agent != brief.agent or not 0 < len(text) <= MAX_EXAMPLE:
+            continue
+        source, why = Evidence(problems=(move.problem,)), f"gold of {move.problem}"
+        made = {"kind": "example", "text": text, "why": why, "evidence": source}
+        found += _made(brief, **made)
+    return found[:most]
+
+
+def _feedback(brief: Brief, most: int) -> list[Behavior]:
+    """What the task said of bad work of this agent, or of the team, as rules to check."""
+    roles, found = [spec.role for spec in brief.agents], list[Behavior]()
+    for one in brief.remarks:
+        if one.concerns(brief.agent, roles):
+            why = f"it cost {one.loss:.2f} on average, in {one.count} of {one.among} trajectories"
+            source = Evidence(episodes=one.episodes, problems=one.problems)
+            found += _made(brief, text=_CHECK.format(one.text), why=why, evidence=source)
+    return found[:most]
+
+
+def _made(brief: Brief, **known: Any) -> list[Behavior]:
+    """One behaviour, or none where a library refuses its text: control characters, a key."""
+    try:
+        return [_born(brief, **known)]
+    except ValidationError:
+        return []
+
+
 def _examples(brief: Brief, most: int) -> list[Behavior]:
     """Actions of winners that are short enough, each of another problem: the most valuable first,
     and of equals the shorter one. What was said before an action is no example of one."""
@@ -273,11 +326,8 @@ def _examples(brief: Brief, most: int) -> list[Behavior]:
             continue
         why = f"its answer on {contrast.problem} was worth {side.value:.2f}"
         source = Evidence(episodes=(side.episode,), problems=(contrast.problem,))
-        try:
-            made = _born(brief, kind="example", text=_told(side), why=why, evidence=source)
-        except ValidationError:  # a library refuses it: control characters, a key
-            continue
-        found.setdefault(contrast.problem, made)
+        for made in _made(brief, kind="example", text=_told(side), why=why, evidence=source):
+            found.setdefault(contrast.problem, made)
     return list(found.values())[:most]
 
 

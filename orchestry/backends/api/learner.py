@@ -47,8 +47,10 @@ from orchestry.backends.api.race import (
     shown,
     spread_of,
 )
+from orchestry.backends.api.remarks import Remark, remarks
+from orchestry.backends.gold import Move
 from orchestry.backends.library import Behavior, Evidence, Library
-from orchestry.core.choices import PROPOSALS
+from orchestry.core.choices import WITH_AUTHOR
 from orchestry.core.concurrency import Outstanding, together
 from orchestry.core.config import BehaviorsConfig
 from orchestry.core.seeds import derive
@@ -266,15 +268,17 @@ class Learner:
         blamed = blame(block)
         roles = blamed or [spec.role for spec in self._agents]
         found = {role: contrasts(block, role, self._config.top, ratings) for role in roles}
-        counts = _shares(
-            {role: blamed.get(role, 0.0) for role in roles if found[role]}, self._config.candidates
-        )
+        kinds = self._config.propose or WITH_AUTHOR
+        said = remarks(block, ratings) if "feedback" in kinds else []
+        gold = await self._gold() if "gold" in kinds else ()
+        taught = {one.agent for one in gold} | ({*roles} if said else set())
+        able = [role for role in roles if found[role] or role in taught]
+        counts = _shares({role: blamed.get(role, 0.0) for role in able}, self._config.candidates)
         most = max(counts, key=lambda role: blamed.get(role, 0.0), default=None)
-        kinds = self._config.propose or PROPOSALS
         distilled = await together(
             distil(
                 self._author,
-                self._brief(role, found[role], blamed),
+                self._brief(role, found[role], blamed, gold, said),
                 kinds,
                 count,
                 rewrite=role == most,
@@ -289,7 +293,19 @@ class Learner:
                 "nothing to contrast: no two trajectories of a problem differ in value"
             )
 
-    def _brief(self, role: str, found: Sequence[Contrast], blamed: Mapping[str, float]) -> Brief:
+    async def _gold(self) -> Sequence[Move]:
+        """Gold of other train problems in each update."""
+        seed = derive(self._seed, "gold", len(self.states))
+        return await self._arena.gold(seed, self._config.candidates)
+
+    def _brief(
+        self,
+        role: str,
+        found: Sequence[Contrast],
+        blamed: Mapping[str, float],
+        gold: Sequence[Move],
+        said: Sequence[Remark],
+    ) -> Brief:
         return Brief(
             agents=self._agents,
             library=self._state.library,
@@ -297,6 +313,8 @@ class Learner:
             prompt=self._prompts[role],
             contrasts=found,
             blame=blamed,
+            gold=gold,
+            remarks=said,
             update=len(self.states),
             seed=derive(self._seed, "distil", len(self.states), role),
         )

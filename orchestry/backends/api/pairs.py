@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from orchestry.backends.api.race import FIRST, Entrant, Race
+from orchestry.backends.gold import Move
 from orchestry.backends.library import Behavior, Library
 from orchestry.core.seeds import derive
 from orchestry.core.types import Problem, Turn
@@ -70,6 +71,10 @@ class Arena(Protocol):
         Agents who are `still` draw the same samples in every play of the problem: what they say
         before the others move is asked and paid once.
         """
+        ...
+
+    async def gold(self, seed: int, count: int) -> Sequence[Move]:
+        """The agents' moves in the gold of so many train problems, drawn by the seed."""
         ...
 
 

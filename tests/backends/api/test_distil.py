@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -20,8 +21,10 @@ from orchestry.backends.api.distil import (
     Distilled,
     distil,
 )
+from orchestry.backends.api.remarks import Remark
+from orchestry.backends.gold import Move
 from orchestry.backends.library import Behavior, Evidence, Library
-from orchestry.core.choices import PROPOSALS, Proposal
+from orchestry.core.choices import Proposal
 from orchestry.core.config import FakeConfig
 from orchestry.core.errors import ProviderError
 from orchestry.core.thoughts import ask_step
@@ -54,10 +57,13 @@ async def ask(
     count: int = 3,
     model: str = "m",
     max_tokens: int = 600,
-    kinds: Collection[Proposal] = PROPOSALS,
+    kinds: Collection[Proposal] = get_args(Proposal),
     rewrite: bool = False,
     prompt: str = "You write.",
     blame: Mapping[str, float] = BLAME,
+    gold: Sequence[Move] = (),
+    said: Sequence[Remark] = (),
+    update: int = 2,
 ) -> Distilled:
     brief = Brief(
         agents=Words.agents,
@@ -66,7 +72,9 @@ async def ask(
         prompt=prompt,
         contrasts=contrasts,
         blame=blame,
-        update=2,
+        gold=gold,
+        remarks=said,
+        update=update,
         seed=5,
     )
     author = Author(policy, model, max_tokens)
@@ -222,6 +230,70 @@ async def test_where_no_model_writes_the_best_short_answers_to_several_problems_
 
 
 # --- a whole prompt -------------------------------------------------------------------------------
+
+
+def move(answered: str, problem: str = "p9", agent: str = "writer", saw: str = "Sum.") -> Move:
+    return Move(agent, problem, saw, answered)
+
+
+def remark(text: str, loss: float = 0.3) -> Remark:
+    return Remark(text, loss, 4, 32, (1, 2), ("p1", "p2"))
+
+
+async def test_gold_is_an_example_also_where_nothing_differs() -> None:
+    gold = [
+        move("other's", agent="critic"),
+        move("x" * MAX_EXAMPLE),
+        move("sum(xs)"),
+        move("again(xs)", "p8"),
+    ]
+    found = await ask(says(), (), kinds=("gold",), count=2, gold=gold)
+    assert examples(found) == ["sum(xs)", "again(xs)"]
+    (first, _) = found.behaviors
+    assert (first.why, first.evidence and first.evidence.problems) == ("gold of p9", ("p9",))
+    known = EMPTY.put(first)
+    assert examples(await ask(says(), (), known, kinds=("gold",), gold=gold)) == ["again(xs)"]
+
+
+async def test_feedback_is_a_rule_of_the_agent_that_it_names() -> None:
+    said = [
+        remark("The reviewer is silent."),
+        remark("The writer defines no f."),
+        remark("It fails."),
+    ]
+    found = await ask(says(), (), kinds=("feedback",), count=2, said=said)
+    assert rules(found) == [
+        (f'Never let this be said of your work: "{one}"', "candidate")
+        for one in ("The writer defines no f.", "It fails.")
+    ]
+    assert found.behaviors[0].why == "it cost 0.30 on average, in 4 of 32 trajectories"
+    assert await ask(says(), (), kinds=("feedback",), said=said[:1]) == Distilled((), None)
+
+
+async def test_kinds_that_ask_no_model_take_turns() -> None:
+    gold, said = [move("sum(xs)")], [remark("It fails.")]
+    firsts = []
+    for update in (1, 2, 3):
+        found = await ask(
+            says(),
+            kinds=("examples", "gold", "feedback"),
+            count=1,
+            gold=gold,
+            said=said,
+            update=update,
+        )
+        (only,) = found.behaviors
+        firsts.append(only.why.partition(" ")[0])
+    assert firsts == ["gold", "it", "its"]
+    beside = await ask(says(answer(CALM)), count=1, gold=gold, said=said)
+    assert [b.kind for b in beside.behaviors] == ["rule", "rule"]  # one is written, one is not
+    assert beside.behaviors[1].why.startswith("it cost")
+
+
+async def test_a_contrast_is_needed_for_what_a_model_writes() -> None:
+    policy = says()
+    found = await ask(policy, (), said=[remark("It fails.")], rewrite=True)
+    assert (len(found.behaviors), policy.calls) == (1, 0)
 
 
 def rewritten(text: str) -> str:

@@ -26,6 +26,7 @@ from orchestry.backends.api.pairs import (
     tried_gains,
 )
 from orchestry.backends.api.race import FIRST, Entrant, Race
+from orchestry.backends.gold import Move
 from orchestry.backends.library import Behavior, Evidence, Library
 from orchestry.core.config import BehaviorsConfig, resolve
 from orchestry.core.seeds import derive
@@ -58,6 +59,9 @@ class Planted:
         rng = random.Random(derive(seed, *texts))
         value = min(1.0, max(0.0, BASE + effect + rng.gauss(0.0, NOISE)))
         return Played(value, tuple(turn(role, library.prompt(role, "p")) for role in ROLES))
+
+    async def gold(self, seed: int, count: int) -> Sequence[Move]:
+        return ()
 
 
 def turn(role: str, prompt: str) -> Turn:
