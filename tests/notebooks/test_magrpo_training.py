@@ -42,6 +42,9 @@ class Even(TeamTask):
         text = "".join(said for _, said in state.said)
         even = sum(ord(sign) % 2 == 0 for sign in text) / max(1, len(text))
         return self.score(even=even, tags=["cooperates"] if even > 0.25 else [])
+
+    def gold(self, problem):
+        return {"first": "bd", "second": "fh"}
 '''
 
 
@@ -85,7 +88,7 @@ def test_a_key_is_asked_for_only_where_a_judge_needs_one(
 def test_its_steps_are_numbered(notebook: Any) -> None:
     heads = [cell.source.partition("\n")[0] for cell in notebook.cells if "## " in cell.source]
     steps = [re.findall(r"^## Step (\d+): \w", head) for head in heads]
-    assert [int(number) for found in steps for number in found] == [*range(1, 13)]
+    assert [int(number) for found in steps for number in found] == [*range(1, 14)]
 
 
 @pytest.fixture(name="storage")
@@ -152,6 +155,7 @@ def test_it_plays_on_a_tiny_model(notebook: Any, tmp_path: Path) -> None:
         "EPISODES": 8,
         "MORE_EPISODES": 4,
         "MAX_TOKENS": 8,
+        "GOLDS": 3,
         "RATES": ["cooperates"],
     }
     cell = _cell(notebook, "parameters")
@@ -198,6 +202,11 @@ def test_it_plays_on_a_tiny_model(notebook: Any, tmp_path: Path) -> None:
         assert any("image/png" in output.get("data", {}) for output in shown[id]), id
 
     folder = tmp_path / "runs" / "even--first"
+    warm = tmp_path / "runs" / "even--first--warm"
+    assert f"both agents begin at {warm.relative_to(tmp_path)}" in said["warming"]
+    adapter = "first/adapter_model.safetensors"
+    begun = (folder / "start" / adapter).read_bytes()
+    assert begun == (warm / "checkpoints" / "000001" / adapter).read_bytes()
     run = orchestry.load_run(folder)
     assert len(run.episodes) == 12
     assert len({round(reward, 6) for reward in run.rewards}) > 4
