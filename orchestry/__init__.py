@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from orchestry.core.types import Score as Score
     from orchestry.core.types import Split as Split
     from orchestry.core.types import Tools as Tools
-    from orchestry.engine.distil import distil as distil
     from orchestry.task import datasets as datasets
     from orchestry.task import generated as generated
     from orchestry.task import prose as prose
@@ -83,7 +82,6 @@ _HOME = {
     "Score": "core.types",
     "Split": "core.types",
     "Tools": "core.types",
-    "distil": "engine.distil",
 }
 _MODULES = {
     "errors": "core",
