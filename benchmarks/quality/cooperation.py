@@ -11,11 +11,13 @@ solves 1 problem in 300.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
         [--test N] [--baselines NAME,...] [--model NAME] [--teacher NAME] [--folder DIR]
-        [--only SEED] [--write]
+        [--only SEED] [--curve] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
 keeps (benchmarks/kept) are taken from there. `--only SEED` plays one seed and prints nothing, so
 that seeds can be played side by side, each with a core of its own; seed 0 plays the untrained team.
+`--curve` plays nothing: it tells how the runs went so far, and with --write writes that as the
+section, and into configs/cooperation.yaml if it has that model.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ from typing import Any
 
 from benchmarks import kept, page
 from benchmarks.problems import spread, written
+from benchmarks.quality.cooperation_curve import curve, in_config
 from benchmarks.quality.cooperation_report import Played, report
 from benchmarks.quality.cooperation_swaps import Swaps, swapped
 from benchmarks.stats import ended, played
 from orchestry.core.config import validate
 from orchestry.core.files import write_atomic
+from orchestry.core.resolve import read_config_file
 from orchestry.core.seeds import derive
 from orchestry.core.types import Problem
 from orchestry.engine.distil import distil
@@ -50,7 +54,7 @@ from orchestry.engine.examples import How
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
 from orchestry.store.checkpoints import CHECKPOINT, checkpoint, chosen_update
-from orchestry.store.run import Run
+from orchestry.store.run import Run, load_run
 from orchestry.task.arrangements import ALONE, ONE_MODEL
 from orchestry.task.registry import load_task
 
@@ -82,6 +86,7 @@ LEARN: Mapping[str, Any] = {
     "keep": 2,
 }
 POLL_S = 0.05
+CONFIG = page.ROOT / "configs" / "cooperation.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +359,7 @@ def main() -> None:
     parser.add_argument("--teacher", help="an embedded model whose winners make the warm start")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
     parser.add_argument("--only", type=int, metavar="SEED", help="play that seed")
+    parser.add_argument("--curve", action="store_true", help="how the runs went so far")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     named = tuple(args.baselines.split(","))
@@ -364,8 +370,15 @@ def main() -> None:
     if args.only is not None:
         bench.play(args.only, TEAMS if args.only == 0 else (WARM, LEARNED))
         return
-    seeds = [bench.play(args.first + number) for number in range(args.seeds)]
-    body = report(seeds, swaps_of(seeds, bench.bank(GENERATED)))
+    if args.curve:
+        places = [bench.place(f"run-{args.first + number}") for number in range(args.seeds)]
+        runs = [load_run(place) for place in places if (place / "journal.jsonl").exists()]
+        body = curve(runs)
+        if args.write and args.model == read_config_file(CONFIG)["provider"]["model"]:
+            in_config(runs[0], CONFIG)
+    else:
+        seeds = [bench.play(args.first + number) for number in range(args.seeds)]
+        body = report(seeds, swaps_of(seeds, bench.bank(GENERATED)))
     print(body)
     if args.write:
         seeded = f"--seeds {args.seeds} --first {args.first}"
@@ -375,6 +388,8 @@ def main() -> None:
             command += f" --model {args.model}"
         if args.teacher:
             command += f" --teacher {args.teacher}"
+        if args.curve:
+            command += " --curve"
         page.write(section, f"{command} --write", f"{body}\n\n{kept.revisions(bench.folder, '*')}")
 
 

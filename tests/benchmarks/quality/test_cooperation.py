@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,14 @@ from benchmarks.quality.cooperation import (
     Bench,
     swaps_of,
 )
+from benchmarks.quality.cooperation_curve import curve, in_config
 from benchmarks.quality.cooperation_report import report, rewards
 from benchmarks.quality.cooperation_swaps import HELPER, MAIN, STUB
 from benchmarks.stats import mean
+from orchestry.core.resolve import read_config_file
 from orchestry.core.types import Limits, Tools
 from orchestry.sandbox import open_sandbox
+from orchestry.store.run import load_run
 from orchestry.task.registry import load_task
 
 
@@ -113,6 +117,20 @@ def test_a_seed_is_killed_resumed_measured_and_reported(
     assert "schemes on solved problems" in body
     assert body.count("| fixed ") == body.count("| single ") == 2
 
+    so_far = curve([one.run for one in played])
+    assert so_far.count("2 updates so far, of 2, in ") == 2
+    assert [line.split(" | ")[0] for line in so_far.splitlines() if line[:3] in ("| 0", "| 2")] == [
+        *("| 0", "| 2"),
+        *("| 0", "| 2"),
+    ]
+    config = tmp_path / "config.yaml"
+    shutil.copy(cooperation.CONFIG, config)
+    before = read_config_file(config)
+    in_config(played[0].run, config)
+    in_config(played[0].run, config)
+    assert read_config_file(config) == before
+    assert config.read_text().count("after 2 updates") == 1
+
     names = [one.name for one in bench.folder.iterdir() if (one / "episodes.jsonl").exists()]
     kept.keep(tmp_path / "cooperation-0.tar.xz", bench.folder, names)
     bench.folder.rename(tmp_path / "gone")
@@ -121,3 +139,20 @@ def test_a_seed_is_killed_resumed_measured_and_reported(
     played = [again.play(seed) for seed in (0, 1)]
     assert report(played, swaps_of(played, again.bank(GENERATED))) == body
     assert not again.place("warm-0").exists(), "nothing is learned again"
+
+
+@pytest.mark.slow
+def test_a_teachers_winners_make_the_warm_start(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cooperation, "BANK_SIZE", 200)
+    bench = Bench(tmp_path, model, golds=2, test=2, teacher="embedded")
+    start = bench.warm(0)
+    (played,) = tmp_path.glob("teacher-0-*")
+    assert {one.problem for one in load_run(played).episodes} == {
+        one["id"] for one in _read(bench.bank(GOLDS))
+    }
+    assert sorted(path.name for path in start.iterdir() if path.is_dir()) == ["helper", "main"]
+    alone = Bench(tmp_path, model, golds=2, test=2)
+    assert alone.place("warm-0") != bench.place("warm-0")
+    assert alone.place("untrained-0") == bench.place("untrained-0")
