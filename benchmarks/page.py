@@ -24,6 +24,7 @@ SECTIONS = {
     "resume": "Killed and resumed",
     "kills": "Killed under a clock that jumps",
     "references": "References of HumanEval in the sandbox",
+    "human_eval": "HumanEval by one model alone",
     "dry_run": "Dry run against the real cost",
     "footprint": "Start-up and install size",
     "first": "The first run, beside a busy core",

