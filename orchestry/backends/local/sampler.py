@@ -278,7 +278,7 @@ def _continued(
     row = {agent: number for number, agent in enumerate(begun)}
     tails = [(agent, ids[len(begun[agent]) :]) for agent, ids in prompts]
     widest = width + max(len(ids) for _, ids in tails)
-    for part in _passes(tails, min(most, most * most // (2 * widest))):  # the mask's numbers
+    for part in _passes(tails, min(most, PREFILL_TOKENS**2 // (2 * widest))):  # the mask's numbers
         before = [len(begun[agent]) for agent, _ in part]
         rows_B = torch.tensor([row[agent] for agent, _ in part], device=model.device)
         cache = copied(first, rows_B, max(before))

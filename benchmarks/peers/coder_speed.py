@@ -1,0 +1,164 @@
+"""CPU time and memory of one update of two Qwen2.5-Coder-0.5B agents, beside TRL and CoMLRL."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks import page
+from benchmarks.peers.reference import SAMPLES, endless, play, work
+from benchmarks.peers.reference_report import Results, costs, verdicts
+from benchmarks.peers.reference_work import AGENTS, RANK, TEMPERATURE, TOP_P, Work
+from benchmarks.stats import ranged
+from orchestry.backends.local.sizes import JOINED_ON_A_CPU, Shape, shape_of
+
+MODEL = "qwen2.5-coder-0.5b"
+TASK = "code_collaboration"
+NAMES = {
+    "ours": "Orchestry",
+    "trl": "TRL's GRPOTrainer with LoRA, a run per agent",
+    "lora": "CoMLRL, LoRA agents made by peft",
+}
+SHARE_GOAL = 0.6
+"""Of what the machine's matrix products allow, while drawing."""
+_SETS = 4
+"""Layers whose weights are multiplied by turns, so that no cache holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """CPU seconds of a model's matrix products alone, the faster of torch's two kernels each."""
+
+    prompt_token_s: float
+    """Per token of a pass over prompts."""
+    token_s: float
+    """Per token of a decoding step, the output layer included."""
+
+    def drawing_s(self, prompt_tokens: int, tokens: int) -> float:
+        """All that drawing has to multiply, prompts without padding and each once."""
+        return prompt_tokens * self.prompt_token_s + tokens * self.token_s
+
+
+def products(shape: Shape, rows: int) -> Products:
+    """Measured here, in float32 on one thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    linears = [*shape.linears.values()]
+    sets = [[torch.rand(high, wide) for wide, high in linears] for _ in range(_SETS)]
+    head = [torch.rand(shape.vocab, shape.hidden)]
+    layer = {count: sum(_best(sets, count)) / count for count in (rows, JOINED_ON_A_CPU)}
+    return Products(
+        prompt_token_s=shape.layers * layer[JOINED_ON_A_CPU],
+        token_s=shape.layers * layer[rows] + sum(_best([head], rows)) / rows,
+    )
+
+
+def _best(sets: Sequence[Sequence[object]], rows: int) -> list[float]:
+    """Seconds of each product of a set with so many rows: the least of some tries."""
+    import torch
+    from torch.nn.functional import linear
+
+    def onednn(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+        return found
+
+    found = list[float]()
+    with torch.inference_mode():
+        for weights in zip(*sets, strict=True):
+            tries = [_timed(way, weight, rows) for way in (linear, onednn) for weight in weights]
+            found.append(min(tries))
+    return found
+
+
+def _timed(way: Callable[..., object], weight: object, rows: int) -> float:
+    import torch
+
+    assert isinstance(weight, torch.Tensor)
+    x = torch.rand(rows, weight.shape[1])
+    began = time.process_time()
+    way(x, weight)
+    return time.process_time() - began
+
+
+def run(tokens: int, problems: int, rounds: int, ways: Sequence[str]) -> tuple[Results, Products]:
+    """All ways in turn, round after round, a process each."""
+    from orchestry.backends.local.model import loadable
+
+    results = Results(SAMPLES, tokens)
+    with tempfile.TemporaryDirectory(prefix="coder-speed-") as name:
+        folder = Path(name)
+        endless(Path(loadable(MODEL)), folder / "endless")
+        one = replace(work(folder / "endless", tokens, 1, TASK, problems), own=True)
+        for _ in range(rounds):
+            for way in ways:
+                measured = play(way, one, folder)
+                results.add(("0.5B", 1), way, measured)
+                print(f"{way}: {measured}", file=sys.stderr)
+    return results, products(shape_of(MODEL), rows_of(one))
+
+
+def rows_of(one: Work) -> int:
+    """Answers drawn at once."""
+    return len(AGENTS) * len(one.prompts) * one.samples
+
+
+def report(results: Results, allowed: Products) -> str:
+    """The section's text."""
+    ways = results.rows["0.5B", 1]
+    every = [one for found in ways.values() for one in found]
+    prompts = sorted(ways["ours"][0].prompt_tokens)
+    if any(sorted(one.prompt_tokens) != prompts for one in every):
+        raise ValueError("the contestants saw other prompts")
+    rows = len(prompts) * results.samples
+    ideal_s = allowed.drawing_s(sum(prompts), rows * results.tokens)
+    shares = [ideal_s / step.generate_s for one in ways["ours"] for step in one.steps]
+    met = "met" if statistics.median(shares) >= SHARE_GOAL else "missed"
+    pins = Path(__file__).with_name("requirements-trl.txt").read_text(encoding="utf-8").split()
+    others = statistics.median(one.others for one in every)
+    return (
+        f"One update of a team of two on {MODEL} in float32, one thread: {len(prompts)} prompts "
+        f"of `{TASK}` ({min(prompts)} to {max(prompts)} tokens, the same for all), "
+        f"{results.samples} answers to each of exactly {results.tokens} tokens (no end token can "
+        f"be drawn), then one step per agent. Temperature {TEMPERATURE}, top-p {TOP_P}; LoRA of "
+        f"rank {RANK} on q, k, v and o; a reward that takes no time. Ours has its own loss and "
+        f"default passes. TRL ({', '.join(pins)}) trains one agent after the other, so its memory "
+        "is that of one run; gradient checkpointing is off, which saves it time. CoMLRL is run as "
+        f"in {page.link('reference')}. CPU time is user and system, without loading and a first "
+        "step of two tokens for one problem. Peak memory is the process's, imports included.\n\n"
+        f"{costs(results, NAMES)}\n\n{verdicts(results, NAMES)}\n"
+        f"- Drawing: the matrix products alone (prompts once, without padding, "
+        f"{JOINED_ON_A_CPU} tokens at a time; {rows} rows per decoding step; the faster of torch's "
+        f"two kernels for each) take {ideal_s:.1f} CPU s here, which is {ranged(shares, '.2f')} "
+        f"of what our drawing takes, goal {SHARE_GOAL:g}: {met}.\n"
+        f"- Other processes took {others:.0%} of the machine meanwhile (median); they share its "
+        "cache and memory, which slows all contestants."
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measures, prints, and with --write writes the section."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=24, help="of each answer")
+    parser.add_argument("--problems", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", choices=NAMES, nargs="+", help="beside ours; writes nothing")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    given = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(given)
+    ways = ["ours", *(args.only or [])] if args.only else [*NAMES]
+    text = report(*run(args.tokens, args.problems, args.rounds, [*dict.fromkeys(ways)]))
+    print(text)
+    if args.write and not args.only:
+        command = " ".join(["python -m benchmarks.peers.coder_speed", *given])
+        page.write("coder_speed", command, text)
+
+
+if __name__ == "__main__":
+    main()
