@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks import page
 from benchmarks.peers.reference import SAMPLES, endless, play, work
 from benchmarks.peers.reference_report import Results, costs, verdicts
 from benchmarks.peers.reference_work import AGENTS, RANK, TEMPERATURE, TOP_P, Work
-from benchmarks.stats import ranged
+from benchmarks.stats import columns, ranged
 from orchestry.backends.local.sizes import JOINED_ON_A_CPU, Shape, shape_of
 
 MODEL = "qwen2.5-coder-0.5b"
@@ -27,64 +29,86 @@ NAMES = {
 }
 SHARE_GOAL = 0.6
 """Of what the machine's matrix products allow, while drawing."""
+HEAD = "output layer"
 _SETS = 4
-"""Layers whose weights are multiplied by turns, so that no cache holds them."""
+"""Weights that are multiplied by turns, so that no cache holds them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """CPU seconds of a model's matrix products alone, the faster of torch's two kernels each."""
+    """What a model's matrix products take alone, in float32 on one thread."""
 
-    prompt_token_s: float
-    """Per token of a pass over prompts."""
-    token_s: float
-    """Per token of a decoding step, the output layer included."""
+    shape: Shape
+    rows: int
+    """Of a decoding step; a pass over prompts has JOINED_ON_A_CPU."""
+    seconds: Mapping[tuple[str, int], tuple[float, float]]
+    """By layer and number of rows: CPU seconds per row, by BLAS and by oneDNN."""
 
     def drawing_s(self, prompt_tokens: int, tokens: int) -> float:
-        """All that drawing has to multiply, prompts without padding and each once."""
-        return prompt_tokens * self.prompt_token_s + tokens * self.token_s
+        """All that drawing has to multiply, each by the faster kernel: prompts without padding and
+        each once, answers with the output layer."""
+        names = self.shape.linears
+        prompt_token_s = sum(min(self.seconds[name, JOINED_ON_A_CPU]) for name in names)
+        token_s = sum(min(self.seconds[name, self.rows]) for name in names)
+        layers_s = self.shape.layers * (prompt_tokens * prompt_token_s + tokens * token_s)
+        return layers_s + tokens * min(self.seconds[HEAD, self.rows])
+
+    def table(self) -> str:
+        """Billions of operations per CPU second, by layer, rows and kernel."""
+        sizes = sizes_of(self.shape)
+        rows = [
+            {
+                "layer": f"{name}, {sizes[name][1]:,} x {sizes[name][0]:,}",
+                "rows": str(count),
+                "BLAS, GFLOPS": f"{2 * math.prod(sizes[name]) / blas / 1e9:.0f}",
+                "oneDNN, GFLOPS": f"{2 * math.prod(sizes[name]) / onednn / 1e9:.0f}",
+            }
+            for (name, count), (blas, onednn) in self.seconds.items()
+            if name in (HEAD, "gate_proj", "down_proj")
+        ]
+        return columns(rows)
+
+
+def sizes_of(shape: Shape) -> dict[str, tuple[int, int]]:
+    """(in, out) of each linear layer."""
+    return {**shape.linears, HEAD: (shape.hidden, shape.vocab)}
 
 
 def products(shape: Shape, rows: int) -> Products:
-    """Measured here, in float32 on one thread."""
+    """Measured here."""
     import torch
 
     torch.set_num_threads(1)
-    linears = [*shape.linears.values()]
-    sets = [[torch.rand(high, wide) for wide, high in linears] for _ in range(_SETS)]
-    head = [torch.rand(shape.vocab, shape.hidden)]
-    layer = {count: sum(_best(sets, count)) / count for count in (rows, JOINED_ON_A_CPU)}
-    return Products(
-        prompt_token_s=shape.layers * layer[JOINED_ON_A_CPU],
-        token_s=shape.layers * layer[rows] + sum(_best([head], rows)) / rows,
-    )
+    found = {}
+    for name, (high, wide) in sizes_of(shape).items():
+        weights = [torch.rand(wide, high) for _ in range(1 if name == HEAD else _SETS)]
+        for count in (rows, JOINED_ON_A_CPU)[: 1 if name == HEAD else 2]:
+            blas, onednn = (_per_row(way, weights, count) for way in _kernels())
+            found[name, count] = blas, onednn
+    return Products(shape, rows, found)
 
 
-def _best(sets: Sequence[Sequence[object]], rows: int) -> list[float]:
-    """Seconds of each product of a set with so many rows: the least of some tries."""
+def _kernels() -> tuple[Callable[..., object], Callable[..., object]]:
     import torch
-    from torch.nn.functional import linear
 
-    def onednn(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-        return found
+    def onednn(x: object, weight: object) -> object:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
-    found = list[float]()
+    return torch.nn.functional.linear, onednn
+
+
+def _per_row(way: Callable[..., object], weights: Sequence[Any], rows: int) -> float:
+    """The least CPU seconds of some tries, with weights by turns."""
+    import torch
+
+    tries = list[float]()
+    x = torch.rand(rows, weights[0].shape[1])
     with torch.inference_mode():
-        for weights in zip(*sets, strict=True):
-            tries = [_timed(way, weight, rows) for way in (linear, onednn) for weight in weights]
-            found.append(min(tries))
-    return found
-
-
-def _timed(way: Callable[..., object], weight: object, rows: int) -> float:
-    import torch
-
-    assert isinstance(weight, torch.Tensor)
-    x = torch.rand(rows, weight.shape[1])
-    began = time.process_time()
-    way(x, weight)
-    return time.process_time() - began
+        for weight in [*weights, *weights]:
+            began = time.process_time()
+            way(x, weight)
+            tries.append(time.process_time() - began)
+    return min(tries) / rows
 
 
 def run(tokens: int, problems: int, rounds: int, ways: Sequence[str]) -> tuple[Results, Products]:
@@ -138,7 +162,8 @@ def report(results: Results, allowed: Products) -> str:
         f"two kernels for each) take {ideal_s:.1f} CPU s here, which is {ranged(shares, '.2f')} "
         f"of what our drawing takes, goal {SHARE_GOAL:g}: {met}.\n"
         f"- Other processes took {others:.0%} of the machine meanwhile (median); they share its "
-        "cache and memory, which slows all contestants."
+        "cache and memory, which slows all contestants.\n\n"
+        f"Single products on this machine, weights from memory:\n\n{allowed.table()}"
     )
 
 

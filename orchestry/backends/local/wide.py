@@ -46,7 +46,7 @@ class WideLinear(nn.Linear):
 
 def widen(model: nn.Module) -> None:
     """Turns a frozen model's wide layers into WideLinear, in place, where torch has the kernel."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(_KERNELS, "_linear_pointwise"):
+    if not hasattr(_KERNELS, "_linear_pointwise"):
         return
     for module in model.modules():
         if type(module) is nn.Linear and _gains(module):

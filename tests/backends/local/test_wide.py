@@ -36,7 +36,7 @@ def test_products_and_gradients_are_the_plain_layers(rows: list[int], seed: int)
     assert type(fast) is WideLinear
     x = torch.randn(*rows, HIGH, generator=generator, requires_grad=True)
     weigh = torch.randn(*rows, WIDE, generator=generator)
-    found, expected = [], []
+    found, expected = list[Any](), list[Any]()
     for one, forward in ((found, fast), (expected, lambda x: nn.functional.linear(x, fast.weight))):
         y = forward(x)
         (gradient,) = torch.autograd.grad((y * weigh).sum(), x)

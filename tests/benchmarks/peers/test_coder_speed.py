@@ -14,8 +14,17 @@ from benchmarks.peers.reference_work import Step
 from orchestry.backends.local.sizes import Shape
 
 TRL = ROOT / ".envs" / "trl" / "bin" / "python"
-ALLOWED = Products(prompt_token_s=0.01, token_s=0.02)
-"""Of 2 prompts of 50 tokens, and 8 answers of 10: 1.0 and 1.6 CPU seconds."""
+SMALL = Shape(2, 64, 256, 4, 2, 16, 1000, tied=True)
+ALLOWED = Products(
+    SMALL,
+    8,
+    {
+        **dict.fromkeys(((name, 8) for name in SMALL.linears), (0.001, 0.002)),
+        **dict.fromkeys(((name, 512) for name in SMALL.linears), (0.0009, 0.0005)),
+        ("output layer", 8): (0.02, 0.0113),
+    },
+)
+"""7 layers of each of 2; 100 tokens of prompts are 0.7 s, 80 of answers 1.12 s and 0.904 s."""
 
 
 def measured(cpu_s: float, gib: float) -> Measured:
@@ -41,9 +50,9 @@ def test_it_is_judged_beside_the_peers_and_the_machine() -> None:
     assert "goal 2: met" in trl
     assert "CPU time **1.50** times ours" in comlrl
     assert "goal 3: missed" in comlrl
-    assert "take 2.6 CPU s here, which is **0.65** (0.65 to 0.65)" in text
+    assert "take 2.7 CPU s here, which is **0.68** (0.68 to 0.68)" in text
     assert "0.6: met" in text
-    assert "**0.52** (0.52 to 0.52)" in report(planted(12.5), ALLOWED)
+    assert "**0.54** (0.54 to 0.54)" in report(planted(12.5), ALLOWED)
     assert "0.6: missed" in report(planted(12.5), ALLOWED)
     assert "coder_speed" in SECTIONS
 
@@ -55,12 +64,12 @@ def test_other_prompts_are_an_error() -> None:
         report(results, ALLOWED)
 
 
-def test_products_are_of_all_layers() -> None:
+def test_products_are_measured() -> None:
     pytest.importorskip("torch")
-    small = Shape(2, 64, 256, 4, 2, 16, 1000, tied=True)
-    one, twice = products(small, 4), products(replace(small, layers=400), 4)
-    assert 0 < one.prompt_token_s < twice.prompt_token_s
-    assert one.token_s < twice.token_s
+    found = products(SMALL, 4)
+    assert 0 < found.drawing_s(10, 0) < found.drawing_s(10, 10)
+    assert found.table().count("output layer") == 1
+    assert found.table().count("gate_proj, 256 x 64") == 2
 
 
 @pytest.mark.slow
