@@ -40,13 +40,7 @@ from orchestry.backends.local.model import load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
 from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
 from orchestry.backends.local.selfcheck import check_base
-from orchestry.backends.local.sizes import (
-    JOINED_ON_A_CPU,
-    ON_A_CPU,
-    ON_A_GPU,
-    PREFILL_TOKENS,
-    crewed,
-)
+from orchestry.backends.local.sizes import JOINED_ON_A_CPU, ON_A_CPU, ON_A_GPU, crewed
 from orchestry.backends.local.vllm import VllmSampler
 from orchestry.core.errors import (
     ConfigError,
@@ -399,13 +393,7 @@ class Crew:
                 warn=warn,
             )
             if settings.vllm_url
-            else Sampler(
-                self.base,
-                self.adapters,
-                warn=warn,
-                beat=beat,
-                prefill_tokens=self._joined or PREFILL_TOKENS,
-            )
+            else Sampler(self.base, self.adapters, warn=warn, beat=beat)
         )
         self._fitted = False
         """Whether any prompt so far left room for its answer; if not, a setting is wrong."""
