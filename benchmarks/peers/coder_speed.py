@@ -173,14 +173,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=24, help="of each answer")
     parser.add_argument("--problems", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", choices=NAMES, nargs="+", help="beside ours; writes nothing")
+    parser.add_argument("--only", choices=NAMES, nargs="+", help="contestants beside ours")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     given = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(given)
     ways = ["ours", *(args.only or [])] if args.only else [*NAMES]
     text = report(*run(args.tokens, args.problems, args.rounds, [*dict.fromkeys(ways)]))
     print(text)
-    if args.write and not args.only:
+    if args.write:
         command = " ".join(["python -m benchmarks.peers.coder_speed", *given])
         page.write("coder_speed", command, text)
 
