@@ -67,12 +67,11 @@ def test_a_weight_that_learns_gets_its_gradient() -> None:
 def test_a_loaded_base_has_them_and_says_the_same(tmp_path: Path) -> None:
     base = load_base(str(tiny_folder(tmp_path / "tiny", hidden=512)), device="cpu")
     model: Any = base.model
-    names = {n.rpartition(".")[2] for n, one in model.named_modules() if type(one) is WideLinear}
-    assert names == {"gate_proj", "up_proj"}
+    wide: dict[str, Any] = {n: one for n, one in model.named_modules() if type(one) is WideLinear}
+    assert {name.rpartition(".")[2] for name in wide} == {"gate_proj", "up_proj"}
     ids = torch.arange(40).reshape(2, 20)
     with torch.inference_mode():
         found = model(input_ids=ids).logits
-        for one in model.modules():
-            if type(one) is WideLinear:
-                one.__class__ = nn.Linear
+        for one in wide.values():
+            one.__class__ = nn.Linear
         torch.testing.assert_close(found, model(input_ids=ids).logits, atol=1e-3, rtol=1e-4)
