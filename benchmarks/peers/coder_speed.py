@@ -145,6 +145,7 @@ def report(results: Results, allowed: Products) -> str:
     shares = [ideal_s / step.generate_s for one in ways["ours"] for step in one.steps]
     met = "met" if statistics.median(shares) >= SHARE_GOAL else "missed"
     pins = Path(__file__).with_name("requirements-trl.txt").read_text(encoding="utf-8").split()
+    comlrl = f"CoMLRL is run as in {page.link('reference')}. " if "lora" in ways else ""
     others = statistics.median(one.others for one in every)
     return (
         f"One update of a team of two on {MODEL} in float32, one thread: {len(prompts)} prompts "
@@ -153,8 +154,7 @@ def report(results: Results, allowed: Products) -> str:
         f"be drawn), then one step per agent. Temperature {TEMPERATURE}, top-p {TOP_P}; LoRA of "
         f"rank {RANK} on q, k, v and o; a reward that takes no time. Ours has its own loss and "
         f"default passes. TRL ({', '.join(pins)}) trains one agent after the other, so its memory "
-        "is that of one run; gradient checkpointing is off, which saves it time. CoMLRL is run as "
-        f"in {page.link('reference')}. CPU time is user and system, without loading and a first "
+        f"is that of one run; gradient checkpointing is off, which saves it time. {comlrl}CPU time is user and system, without loading and a first "
         "step of two tokens for one problem. Peak memory is the process's, imports included.\n\n"
         f"{costs(results, NAMES)}\n\n{verdicts(results, NAMES)}\n"
         f"- Drawing: the matrix products alone (prompts once, without padding, "
