@@ -60,6 +60,8 @@ def endless(source: Path, folder: Path) -> None:
 
     model: Any = AutoModelForCausalLM.from_pretrained(source)  # type: ignore[no-untyped-call]
     tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    unused = range(len(tokenizer), model.config.vocab_size)
+    tokenizer.add_tokens([f"<|unused {number}|>" for number in unused])
     tokenizer.add_special_tokens({"eos_token": NEVER, "pad_token": NEVER})
     assert tokenizer.eos_token_id >= model.config.vocab_size
     model.config.pad_token_id = model.config.eos_token_id = None
@@ -78,29 +80,31 @@ def sources(folder: Path) -> dict[str, Path]:
     return {"tiny": folder / "tiny", "135M": Path(embedded.model.name_or_path)}
 
 
-def work(model: Path, tokens: int, threads: int) -> Work:
-    """The first problems of `tldr`, as each agent is told them and as text for the reference."""
+def work(
+    model: Path, tokens: int, threads: int, name: str = "tldr", problems: int = PROBLEMS
+) -> Work:
+    """A task's first problems, as each agent is told them and as text for the reference."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    task: BaseTask[Any] = load_task("tldr")
-    problems = []
-    for problem in task.problems("train")[:PROBLEMS]:
+    task: BaseTask[Any] = load_task(name)
+    asked = []
+    for problem in task.problems("train")[:problems]:
         state = task.reset(problem, 0)
         told = ((spec.system_prompt, task.observe(state, spec.role)) for spec in task.agents)
-        problems.append(tuple(told))
-    prompts = tuple(tuple(rendered(tokenizer, *told) for told in each) for each in problems)
-    return Work(str(model), tuple(problems), prompts, SAMPLES, tokens, threads)
+        asked.append(tuple(told))
+    prompts = tuple(tuple(rendered(tokenizer, *told) for told in each) for each in asked)
+    return Work(str(model), tuple(asked), prompts, SAMPLES, tokens, threads)
 
 
 def play(way: str, one: Work, folder: Path) -> Measured:
     """One contestant once, in a process of its own."""
     path = replace(one, lora=way != "full").save(folder / "work.json")
-    contestant = "local" if way == "ours" else "comlrl"
+    contestant = {"ours": "local", "trl": "trl"}.get(way, "comlrl")
     before = load.read()
     said = json.loads(_run(contestant, one.threads, "measure", str(path)).splitlines()[-1])
     steps = [Step(**step) for step in said["steps"]]
-    expected = len(AGENTS) * PROBLEMS * one.samples * one.tokens
+    expected = len(AGENTS) * len(one.prompts) * one.samples * one.tokens
     if any(step.tokens != expected for step in steps):
         raise RuntimeError(f"{way} drew {[s.tokens for s in steps]} tokens, not {expected}")
     return Measured(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,10 +56,10 @@ class Results:
         self.rows.setdefault(setting, {}).setdefault(way, []).append(measured)
 
 
-def costs(results: Results) -> str:
+def costs(results: Results, names: Mapping[str, str] = WAYS) -> str:
     """A table of medians over rounds, and ranges of what is compared."""
     rows = [
-        {"model, threads": f"{model}, {threads}", "way": WAYS[way], **_cells(found)}
+        {"model, threads": f"{model}, {threads}", "way": names[way], **_cells(found)}
         for (model, threads), ways in results.rows.items()
         for way, found in ways.items()
     ]
@@ -97,7 +97,7 @@ def ratios(
     return [figure(theirs) / figure(ours) for theirs, ours in pairs]
 
 
-def verdicts(results: Results) -> str:
+def verdicts(results: Results, names: Mapping[str, str] = WAYS) -> str:
     """A line a setting and way: both goals by the median of the rounds, with its range."""
     lines = []
     for (model, threads), ways in results.rows.items():
@@ -107,7 +107,7 @@ def verdicts(results: Results) -> str:
             cpu = _judged(ratios(ways, way, cpu_s), CPU_GOAL)
             memory = _judged(ratios(ways, way, lambda one: one.peak_bytes), MEMORY_GOAL)
             lines.append(
-                f"- {model}, {threads} threads, {WAYS[way]}: CPU time {cpu}; peak memory {memory}."
+                f"- {model}, {threads} threads, {names[way]}: CPU time {cpu}; peak memory {memory}."
             )
     return "\n".join(lines)
 

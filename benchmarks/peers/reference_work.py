@@ -39,6 +39,8 @@ class Work:
     threads: int
     lora: bool = True
     """The reference only: adapters instead of full copies that train all weights."""
+    own: bool = False
+    """Ours only: our own loss and micro-batches, as they come."""
 
     def save(self, path: Path) -> Path:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")

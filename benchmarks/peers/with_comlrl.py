@@ -82,7 +82,7 @@ def base(folder: str) -> Any:
 
 
 def measure(work: Work) -> None:
-    """A step of two tokens that is not counted, then the one that is."""
+    """A step of two tokens for one problem that is not counted, then the one that is."""
     imports_bytes = peak_bytes()
     agents: list[Any] = [work.model] * len(AGENTS)
     if work.lora:
@@ -102,9 +102,9 @@ def measure(work: Work) -> None:
     )
     made = trainer(agents, work.model, config)
     rows = [dict(zip(AGENTS, prompts, strict=True)) for prompts in work.prompts]
-    made.train_dataset = Dataset.from_list(rows)
-    for tokens in (WARM_UP_TOKENS, work.tokens):
-        made.args.max_new_tokens = tokens
+    for tokens, asked in ((WARM_UP_TOKENS, rows[:1]), (work.tokens, rows)):
+        made.train_dataset = Dataset.from_list(asked)
+        made.args.max_new_tokens, made.args.rollout_buffer_size = tokens, len(asked)
         made.clock, made.prompt_tokens = Clock(), []
         made.clock.start()
         made.train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from benchmarks.peers.reference_work import (
     AGENTS,
@@ -20,6 +21,7 @@ from benchmarks.peers.reference_work import (
     reward,
 )
 from orchestry.backends.local.batch import Batch, Sample
+from orchestry.backends.local.decode import Endings
 from orchestry.backends.local.magrpo import group_advantages
 from orchestry.backends.local.trainer import Trainer
 from orchestry.core.config import LearnConfig
@@ -38,10 +40,13 @@ def trainer(model: str, threads: int, compat: bool = True) -> Trainer:
         rank=RANK,
         alpha=ALPHA,
         threads=threads,
-        micro_tokens=MICRO_TOKENS,
+        micro_tokens=MICRO_TOKENS if compat else None,
     )
     team = {name: Member(name, "", model, 0, TEMPERATURE) for name in AGENTS}
-    return Trainer(team, settings, 1, 0, print)
+    made = Trainer(team, settings, 1, 0, print)
+    for crew in made.crews:  # a template may write an end of its own, which could be drawn
+        crew.sampler._endings = Endings(crew.base.tokenizer, ())
+    return made
 
 
 def requests(work: Work, tokens: int, seed: int) -> list[Request]:
@@ -95,13 +100,14 @@ def step(made: Trainer, clock: Clock, work: Work, tokens: int, seed: int) -> lis
 
 
 def measure(work: Work) -> None:
-    """A step of two tokens that is not counted, then the one that is."""
+    """A step of two tokens for one problem that is not counted, then the one that is."""
     imports_bytes = peak_bytes()
-    made = trainer(work.model, work.threads)
-    for seed, tokens in enumerate((WARM_UP_TOKENS, work.tokens)):
+    made = trainer(work.model, work.threads, compat=not work.own)
+    first = replace(work, problems=work.problems[:1], tokens=WARM_UP_TOKENS)
+    for seed, one in enumerate((first, work)):
         clock = Clock()
         clock.start()
-        lengths = step(made, clock, work, tokens, seed)
+        lengths = step(made, clock, one, one.tokens, seed)
     report(clock, imports_bytes, lengths)
 
 

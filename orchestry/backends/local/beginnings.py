@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 _Layer: Any = DynamicLayer  # the library's methods have no types
 LEAST = 128
-"""Tokens that pay for a pass of their own; the gain by fewer is small."""
+"""Tokens saved that pay for a pass of their own; the gain by fewer is small."""
+_SHORTEST_ON_A_CPU = 32
+"""Tokens of the shortest such pass: with fewer rows a CPU multiplies much more slowly. On a GPU a
+pass that short leaves most of it idle."""
 _BY_LENGTH = {"longrope", "dynamic"}
 """Kinds of positions that turn keys by the length of the row."""
 
@@ -39,7 +42,8 @@ def shared_tokens(prompts: Sequence[tuple[int, ...]], model: Any) -> int:
     pairs = enumerate(zip(first, last, strict=False))
     alike = next((place for place, (one, other) in pairs if one != other), len(first))
     alike = min(alike, min(map(len, prompts)) - 1)
-    return alike if alike >= LEAST else 0
+    shortest = _SHORTEST_ON_A_CPU if model.device.type == "cpu" else LEAST
+    return alike if alike >= shortest and alike * (len(set(prompts)) - 1) >= LEAST else 0
 
 
 def _by_length(config: Any) -> bool:

@@ -105,7 +105,7 @@ def memory(
     trained = sum(_trained(crew, learn) for crew in crews)
     if learn.learns_values and crews:
         trained += _trained(Crew(crews[0].shape, 1), learn)
-    drawing = max(_drawing(crew.shape, size, work) for crew in crews for work in works)
+    drawing = max(_drawing(crew.shape, size, work, on_gpu) for crew in crews for work in works)
     if learn.vllm_url:
         drawing = 0.0
     learning = max(
@@ -145,7 +145,7 @@ def _targets(shape: Shape, learn: LearnConfig) -> list[str]:
     return [name for name in learn.targets or ATTENTION if name in shape.linears]
 
 
-def _drawing(shape: Shape, size: int, work: Work) -> float:
+def _drawing(shape: Shape, size: int, work: Work, on_gpu: bool) -> float:
     """While the last tokens are drawn: keys and values of all rows, and logits. Or while the
     prompts are computed, which are fewer, but many tokens at a time."""
     rows = min(MAX_ROWS, work.rows)
@@ -153,7 +153,8 @@ def _drawing(shape: Shape, size: int, work: Work) -> float:
     each = 2 * shape.keys * shape.layers * size
     cache = rows * (work.prompt + work.answer) * each * (1 + 1 / shape.layers)
     logits = (rows + prompts) * shape.vocab * size + rows * shape.vocab * _PICKED
-    at_once = min(prompts, max(1, PREFILL_TOKENS // work.prompt))
+    passed = PREFILL_TOKENS if on_gpu else JOINED_ON_A_CPU
+    at_once = min(prompts, max(1, passed // work.prompt))
     filled = prompts * work.prompt * each + at_once * _passing(shape, size, work.prompt)
     return float(max(cache + logits, filled))
 

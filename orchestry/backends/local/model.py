@@ -174,6 +174,7 @@ def load_base(
     hush()
     require_local()
     from orchestry.backends.local.logprobs import never_drops
+    from orchestry.backends.local.wide import widen
 
     place = device_of(device)
     plain_attention()
@@ -192,6 +193,7 @@ def load_base(
     model.requires_grad_(False)
     model.eval()
     never_drops(model)
+    widen(model)
     if not isinstance(getattr(model.config, "max_position_embeddings", None), int):
         if "text_config" in model.config.sub_configs:
             raise ConfigError(

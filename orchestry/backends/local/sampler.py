@@ -30,7 +30,7 @@ from orchestry.backends.local.decode import (
     roomy_cache,
 )
 from orchestry.backends.local.memory import out_of_memory, release
-from orchestry.backends.local.sizes import MAX_ROWS, PREFILL_TOKENS
+from orchestry.backends.local.sizes import JOINED_ON_A_CPU, MAX_ROWS, PREFILL_TOKENS
 from orchestry.backends.local.steps import Fixed, Growing, Recorder, Rows
 from orchestry.core.errors import LearnError, reason
 
@@ -103,18 +103,19 @@ class Sampler:
         max_rows: int = MAX_ROWS,
         warn: Callable[[str], None] = lambda text: None,
         beat: Beat = still,
-        prefill_tokens: int = PREFILL_TOKENS,
+        prefill_tokens: int | None = None,
     ) -> None:
         """`warn` is told when memory runs out; fewer rows are decoded from then on.
-        `prefill_tokens`: most tokens of a pass over several prompts, padding included; a longer
-        prompt gets its own pass."""
+        `prefill_tokens`: most tokens of a pass over several prompts, padding included (None: as
+        suits the device); a longer prompt gets its own pass."""
         self._warn, self._beat = warn, beat
-        self._prefill_tokens = prefill_tokens
         self._model: Any = base.model
         self._adapters = adapters
         self._endings = Endings(base.tokenizer, base.eos_ids)
         self._max_rows = max_rows
         device = base.model.device
+        usual = JOINED_ON_A_CPU if device.type == "cpu" else PREFILL_TOKENS
+        self._prefill_tokens = prefill_tokens or usual
         self.recorder = Recorder(device, warn) if device.type == "cuda" else None
         """None: steps are not recorded, which pays on a GPU only."""
 
@@ -278,7 +279,7 @@ def _continued(
     row = {agent: number for number, agent in enumerate(begun)}
     tails = [(agent, ids[len(begun[agent]) :]) for agent, ids in prompts]
     widest = width + max(len(ids) for _, ids in tails)
-    for part in _passes(tails, min(most, most * most // (2 * widest))):  # the mask's numbers
+    for part in _passes(tails, min(most, PREFILL_TOKENS**2 // (2 * widest))):  # the mask's numbers
         before = [len(begun[agent]) for agent, _ in part]
         rows_B = torch.tensor([row[agent] for agent, _ in part], device=model.device)
         cache = copied(first, rows_B, max(before))

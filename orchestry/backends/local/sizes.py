@@ -25,7 +25,7 @@ ON_A_GPU, ON_A_CPU = 4096, 1024
 """Tokens of a micro-batch."""
 JOINED_ON_A_CPU = 512
 """Tokens up to which a CPU takes several prompts in one pass: more hardly pays there, and memory
-grows with them."""
+grows with them, as does the padding of prompts of unequal lengths."""
 MAX_ROWS = 256
 """Rows decoded together. Keys and values take rows x tokens x layers x 4 x KV width bytes
 (bf16)."""

@@ -71,6 +71,10 @@ def test_what_does_not_pay_is_not_shared() -> None:
     assert shared_tokens([(*rules, 5), (*rules, 5)], model) == 0, "one prompt, computed once anyway"
     assert shared_tokens([(*rules, 5), (*rules, 5, 6)], model) == LEAST, "a token is left to each"
     assert shared_tokens([rules, (*rules, 5)], model) == 0
+    several = [(*rules[:40], 5, last) for last in range(6)]
+    assert shared_tokens(several, model) == 41, "few tokens, saved five times"
+    assert shared_tokens(several[:4], model) == 0
+    assert shared_tokens([(*rules[:20], 5, last) for last in range(9)], model) == 0, "a short pass"
     assert shared_tokens([], model) == 0
 
 

@@ -17,7 +17,7 @@ from orchestry.backends.local.beginnings import LEAST
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler, _causal
-from orchestry.backends.local.sizes import PREFILL_TOKENS
+from orchestry.backends.local.sizes import JOINED_ON_A_CPU, PREFILL_TOKENS
 from orchestry.core.errors import ConfigError, Interrupted, OrchestryError
 from tests.backends.local.teams import plain_logprobs, some_ids, team
 from tests.backends.local.tiny import Kind
@@ -196,19 +196,24 @@ def _passes(two: tuple[Base, Adapters], asked: list[Prompt], **how: Any) -> list
     return seen
 
 
-def test_prompts_are_computed_in_passes_of_bounded_size(two: tuple[Base, Adapters]) -> None:
+@pytest.mark.parametrize(
+    ("most", "bound", "passes"), [(PREFILL_TOKENS, PREFILL_TOKENS, 4), (None, JOINED_ON_A_CPU, 32)]
+)
+def test_prompts_are_computed_in_passes_of_bounded_size(
+    two: tuple[Base, Adapters], most: int | None, bound: int, passes: int
+) -> None:
     """A pass over all of them had a mask of (B, 1, P, P)."""
     asked = [ask(number % 2, 400 - number) for number in range(32)]
-    seen = _passes(two, asked)
+    seen = _passes(two, asked, prefill_tokens=most)
     assert sum(rows for rows, _ in seen) == 32
-    assert all(rows * width <= PREFILL_TOKENS for rows, width in seen)
-    assert len(seen) == 4  # no smaller than they must be
+    assert all(rows * width <= bound for rows, width in seen)
+    assert len(seen) == passes  # no smaller than they must be
 
 
 def test_few_prompts_are_one_pass_and_a_long_one_has_its_own(two: tuple[Base, Adapters]) -> None:
-    asked = [ask(0, 3), ask(1, 200), ask(0, 40)]
-    assert _passes(two, asked) == [(3, 200)]
-    assert _passes(two, asked, prefill_tokens=100) == [(2, 40), (1, 200)]
+    asked = [ask(0, 3), ask(1, 170), ask(0, 40)]
+    assert _passes(two, asked) == [(3, 170)]
+    assert _passes(two, asked, prefill_tokens=100) == [(2, 40), (1, 170)]
 
 
 @pytest.mark.usefixtures("one_thread")
