@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import indent
 
 from orchestry import Problem, Score, show_call
 
@@ -48,9 +49,16 @@ def for_main(problem: Problem, shown: Sequence[str] = (), helpers: int = 1) -> s
 
 
 def for_one(problem: Problem) -> str:
-    """The problem alone, for one who writes the whole function."""
-    asked = f"Write the function {problem.data['entry_point']}."
-    return f"{_problem(problem)}\n\n{asked}\n\n{block(_signature(problem))}"
+    """The problem alone, for one who writes the whole function. Where the text is a function's
+    docstring, it stands in the function, as in the data set."""
+    asked, signature = f"Write the function {problem.data['entry_point']}.", _signature(problem)
+    if "check" not in problem.data:
+        return f"{_problem(problem)}\n\n{asked}\n\n{block(signature)}"
+    quote = "'''" if '"""' in problem.prompt else '"""'
+    text = problem.prompt.replace("\\", "\\\\")
+    docstring = indent(f"{quote}\n{text}\n{quote}", " " * 4)
+    function = f"{signature}\n{docstring}"
+    return f"{asked}\n\n{block(function)}"
 
 
 def for_all(problem: Problem, helpers: int = 1, reviewer: bool = False) -> str:

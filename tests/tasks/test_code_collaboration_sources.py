@@ -106,6 +106,23 @@ def test_a_row_becomes_a_problem() -> None:
     }
 
 
+@pytest.mark.parametrize(("bank", "path"), [("humaneval", HUMANEVAL), ("coophumaneval", COOP)])
+def test_who_writes_alone_is_shown_the_text_in_the_function(bank: str, path: Path) -> None:
+    task = load_task("code_collaboration", options={"bank": bank, "path": str(path)})
+    for problem in loaded(bank, path).values():
+        asked = task.observe_single(problem)
+        code = asked.partition("```python\n")[2].partition("```")[0]
+        (function,) = (
+            one
+            for one in ast.parse(code).body
+            if isinstance(one, ast.FunctionDef) and one.name == problem.data["entry_point"]
+        )
+        assert ast.get_docstring(function) == problem.prompt
+        assert asked.count(problem.prompt.partition("\n")[0]) == 1
+    quoting = problem.model_copy(update={"prompt": 'Give """ three quotes.'})
+    assert "'''" in task.observe_single(quoting)
+
+
 def test_a_preamble_keeps_imports_constants_and_helpers() -> None:
     found = loaded("humaneval", HUMANEVAL)
     preamble = found["Garden_1"].data["preamble"]
