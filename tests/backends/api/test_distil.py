@@ -36,6 +36,8 @@ from tests.models.scripted import Run
 from tests.toys import Scripted, Words
 
 EXAMPLES: tuple[Proposal, ...] = ("examples",)
+GOLD: tuple[Proposal, ...] = ("gold",)
+FEEDBACK: tuple[Proposal, ...] = ("feedback",)
 PROMPTS: tuple[Proposal, ...] = ("prompts",)
 EMPTY = Library(task="words", model="m")
 CALM = "Check the empty list before anything else."
@@ -247,12 +249,12 @@ async def test_gold_is_an_example_also_where_nothing_differs() -> None:
         move("sum(xs)"),
         move("again(xs)", "p8"),
     ]
-    found = await ask(says(), (), kinds=("gold",), count=2, gold=gold)
+    found = await ask(says(), (), kinds=GOLD, count=2, gold=gold)
     assert examples(found) == ["sum(xs)", "again(xs)"]
     (first, _) = found.behaviors
     assert (first.why, first.evidence and first.evidence.problems) == ("gold of p9", ("p9",))
     known = EMPTY.put(first)
-    assert examples(await ask(says(), (), known, kinds=("gold",), gold=gold)) == ["again(xs)"]
+    assert examples(await ask(says(), (), known, kinds=GOLD, gold=gold)) == ["again(xs)"]
 
 
 async def test_feedback_is_a_rule_of_the_agent_that_it_names() -> None:
@@ -261,13 +263,13 @@ async def test_feedback_is_a_rule_of_the_agent_that_it_names() -> None:
         remark("The writer defines no f."),
         remark("It fails."),
     ]
-    found = await ask(says(), (), kinds=("feedback",), count=2, said=said)
+    found = await ask(says(), (), kinds=FEEDBACK, count=2, said=said)
     assert rules(found) == [
         (f'Never let this be said of your work: "{one}"', "candidate")
         for one in ("The writer defines no f.", "It fails.")
     ]
     assert found.behaviors[0].why == "it cost 0.30 on average, in 4 of 32 trajectories"
-    assert await ask(says(), (), kinds=("feedback",), said=said[:1]) == Distilled((), None)
+    assert await ask(says(), (), kinds=FEEDBACK, said=said[:1]) == Distilled((), None)
 
 
 async def test_kinds_that_ask_no_model_take_turns() -> None:
