@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import orchestry
-from orchestry.backends.api.contrasts import _Leaf, _side, contrasts
+from orchestry.backends.api.contrasts import Leaf, _side, contrasts
 from orchestry.cli.show import _best
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
@@ -78,7 +78,7 @@ def test_two_calls_are_no_equal_moves(run: Run) -> None:
 def test_what_a_program_told_its_agent_is_seen_and_is_no_example(run: Run) -> None:
     pairs = [(record, node) for record in run.episodes for node in record.nodes]
     sides = [
-        _side("writer", _Leaf(record, node, 0.5), node, turn)
+        _side("writer", Leaf(record, node, 0.5), node, turn)
         for record, node in pairs
         for turn in node.turns
         if turn.messages[-1].role == "tool"
