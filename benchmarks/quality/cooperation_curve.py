@@ -28,14 +28,23 @@ _SO_FAR = re.compile(r"(\n## So far: ).*?(?=\n\n)", re.DOTALL)
 
 def curve(runs: Sequence[Run]) -> str:
     """A table per run: a row for each evaluation on dev, with the updates before it."""
-    return "\n\n".join(f"{_told(run)}\n\n{columns([*_rows(run)])}" for run in runs)
+    learn = runs[0].config["learn"]
+    how = (
+        f"MAGRPO from a warm start of gold answers, and no test problem played yet. On dev: "
+        f"{learn['evaluate_problems']} problems of families without gold, {learn['group_size']} "
+        "trajectories each; means, without intervals. Update 0 is the warm start. Flat groups, "
+        "whose trajectories all earn the same, teach nothing. At most "
+        f"{runs[0].config['sampling']['max_tokens']} tokens per answer, learning rate "
+        f"{learn['learning_rate']:g}, one thread, with other work on the machine."
+    )
+    return "\n\n".join([how, *(f"{_told(run)}\n\n{columns([*_rows(run)])}" for run in runs)])
 
 
 def in_config(run: Run, file: Path) -> None:
     """Puts what the run came to so far into the comment of a shipped config."""
     first, *_, last = _evaluated(run)
     found = [
-        f"on dev problems, {first.tags.get('cooperates', 0.0):.0%} of the trajectories cooperate "
+        f"in docs/benchmarks.md ('coders'), {first.tags.get('cooperates', 0.0):.0%} of the trajectories on dev cooperate "
         f"after the warm start and {last.tags.get('cooperates', 0.0):.0%} after {last.update} "
         f"updates, {first.tags.get('solved', 0.0):.0%} and {last.tags.get('solved', 0.0):.0%} are "
         f"solved, and the mean reward is {first.reward:.3f} and {last.reward:.3f}.",
