@@ -44,7 +44,8 @@ def in_config(run: Run, file: Path) -> None:
     """Puts what the run came to so far into the comment of a shipped config."""
     first, *_, last = _evaluated(run)
     found = [
-        f"in docs/benchmarks.md ('coders'), {first.tags.get('cooperates', 0.0):.0%} of the trajectories on dev cooperate "
+        f"in docs/benchmarks.md ('coders'), {first.tags.get('cooperates', 0.0):.0%} of the "
+        "trajectories on dev cooperate "
         f"after the warm start and {last.tags.get('cooperates', 0.0):.0%} after {last.update} "
         f"updates, {first.tags.get('solved', 0.0):.0%} and {last.tags.get('solved', 0.0):.0%} are "
         f"solved, and the mean reward is {first.reward:.3f} and {last.reward:.3f}.",
@@ -58,7 +59,7 @@ def in_config(run: Run, file: Path) -> None:
     file.write_text(_SO_FAR.sub(lambda m: m[1] + "\n## ".join(lines), text), encoding="utf-8")
 
 
-def _wrapped(text: str, most: int = 96) -> Iterator[str]:
+def _wrapped(text: str, most: int = 86) -> Iterator[str]:
     line = ""
     for word in text.split():
         if line and len(line) + len(word) + 1 > most:
