@@ -10,7 +10,7 @@ confines nothing, so no model's program is given to it.
         [--only MODEL TEMPERATURE] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was. `--only` plays one row of
-the table and prints nothing, so that rows can be played side by side, each with a core of its own.
+the table, so that rows can be played side by side, each with a core of its own.
 """
 
 from __future__ import annotations
@@ -208,14 +208,12 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     bench = Bench(args.file, args.folder.absolute())
-    if args.only:
-        only = args.only[0], float(args.only[1])
-        bench.play(*only, SAMPLES[only])
-        return
-    body = report([bench.play(*which, samples) for which, samples in SAMPLES.items()])
+    asked = [*SAMPLES] if args.only is None else [(args.only[0], float(args.only[1]))]
+    body = report([bench.play(*which, SAMPLES[which]) for which in asked])
     print(body)
     if args.write:
-        command = "python -m benchmarks.quality.human_eval HumanEval.jsonl.gz --write"
+        only = " --only " + " ".join(args.only) if args.only else ""
+        command = f"python -m benchmarks.quality.human_eval HumanEval.jsonl.gz{only} --write"
         page.write("human_eval", command, f"{body}\n\n{kept.revisions(bench.folder, '*')}")
 
 
