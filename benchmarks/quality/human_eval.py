@@ -209,7 +209,7 @@ def main() -> None:
     args = parser.parse_args()
     bench = Bench(args.file, args.folder.absolute())
     asked = [*SAMPLES] if args.only is None else [(args.only[0], float(args.only[1]))]
-    body = report([bench.play(*which, SAMPLES[which]) for which in asked])
+    body = report([bench.play(name, heat, SAMPLES[name, heat]) for name, heat in asked])
     print(body)
     if args.write:
         only = " --only " + " ".join(args.only) if args.only else ""
