@@ -53,15 +53,15 @@ async def gold_moves(
     task: BaseTask[Any], team: Mapping[str, Member], rate: Rate, seed: int, count: int
 ) -> list[Move]:
     """The agents' moves in the gold of `count` train problems, drawn by the seed, that earns 1.0;
-    fewer where few have any. Gold with calls of tools is left out, as is that of agents who think
-    before they answer, whose thoughts nobody wrote."""
-    found = list[Move]()
+    fewer where few have any. Gold of a part of the team or with calls of tools is left out, as is
+    that of agents who think before they answer, whose thoughts nobody wrote."""
+    found, roles = list[Move](), {spec.role for spec in task.agents}
     problems = () if isinstance(task, Thoughtful) else task.problems("train")
     for number in shuffled(len(problems), seed, "gold")[:LOOKED_AT]:
         problem = problems[number]
         with task_boundary(task, "gold", problem):
             gold = task.gold(problem)
-        if gold is None or any(calls_of(said) for said in gold.values()):
+        if gold is None or roles - gold.keys() or any(map(calls_of, gold.values())):
             continue
         tree = await Rollout(task, team, Answers(gold), rate, Chains(1)).play(problem, 0)
         for leaf in tree.leaves:
