@@ -44,12 +44,13 @@ def in_config(run: Run, file: Path) -> None:
     """Puts what the run came to so far into the comment of a shipped config."""
     first, *_, last = _evaluated(run)
     found = [
-        f"in docs/benchmarks.md ('coders'), {first.tags.get('cooperates', 0.0):.0%} of the "
-        "trajectories on dev cooperate "
-        f"after the warm start and {last.tags.get('cooperates', 0.0):.0%} after {last.update} "
-        f"updates, {first.tags.get('solved', 0.0):.0%} and {last.tags.get('solved', 0.0):.0%} are "
-        f"solved, and the mean reward is {first.reward:.3f} and {last.reward:.3f}.",
-        f"That took {_hours(run) / max(1, last.update) * 60:.1f} minutes per update of "
+        f"one seed of benchmarks.quality.cooperation, {run.config['learn']['evaluate_problems']} "
+        "dev problems of families without gold. From the warm start to update "
+        f"{last.update}, cooperation went from {first.tags.get('cooperates', 0.0):.0%} to "
+        f"{last.tags.get('cooperates', 0.0):.0%} of the trajectories, solved from "
+        f"{first.tags.get('solved', 0.0):.0%} to {last.tags.get('solved', 0.0):.0%}, and the mean "
+        f"reward from {first.reward:.3f} to {last.reward:.3f}.",
+        f"That took {_hours(run) / max(1, len(_learned(run))) * 60:.1f} minutes per update of "
         f"{run.config['learn']['every']} episodes (one thread; {page.machine()}; "
         f"{datetime.now(UTC):%Y-%m-%d}).",
     ]
@@ -70,15 +71,18 @@ def _wrapped(text: str, most: int = 86) -> Iterator[str]:
 
 
 def _told(run: Run) -> str:
-    updates = [event for event in run.events if isinstance(event, Learned)]
     return (
-        f"Seed {run.config['seed']}: {len(updates)} updates so far, of "
+        f"Seed {run.config['seed']}: {len(_learned(run))} updates so far, of "
         f"{run.config['episodes'] // run.config['learn']['every']}, in {_hours(run):.1f} hours."
     )
 
 
 def _evaluated(run: Run) -> list[Evaluated]:
     return [event for event in run.events if isinstance(event, Evaluated)]
+
+
+def _learned(run: Run) -> list[Learned]:
+    return [event for event in run.events if isinstance(event, Learned)]
 
 
 def _hours(run: Run) -> float:
@@ -89,7 +93,7 @@ def _hours(run: Run) -> float:
 
 def _rows(run: Run) -> Iterator[dict[str, str]]:
     """What dev showed, and of the updates since the evaluation before the mean of their figures."""
-    learned, before = [event for event in run.events if isinstance(event, Learned)], 0
+    learned, before = _learned(run), 0
     for event in _evaluated(run):
         since = [one for one in learned if before < one.update <= event.update]
         row = {"update": str(event.update), "reward on dev": f"{event.reward:.3f}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from orchestry.backends.local.settings import on_a_gpu
 from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
 from orchestry.core.config import RunConfig
+from orchestry.core.errors import OrchestryError, reason
 from orchestry.core.gpus import GPUS
 from orchestry.engine.estimate import Estimate, Figures, estimate
 from orchestry.engine.forecast import Forecast, forecast, ppo_forecast
@@ -112,7 +114,9 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
     most = "no maximum: there is no budget" if cap is None else f"hard maximum {cap:.4f}"
     console().print(f"\ndollars: expected {expected:.4f}, {most}. Weights answer free of charge.")
     if machine and learns is not None:
-        console().print("\n".join([f"{parts[learns][0]}:", *lines(machine)]), highlight=False)
+        console().print(
+            "\n".join([f"{parts[learns][0]}:", *lines(machine, rentable=False)]), highlight=False
+        )
 
 
 def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None]) -> None:
@@ -126,20 +130,26 @@ def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None
     for line in _of_itself(file):
         note(line)
     parts = recipes.forecast(config, stages_of(RUNS, config.recipe.steps))
-    for name, one in parts:
-        if one.backend == "local":
-            if gguf_named(one.provider.model or ""):
-                loadable(one.provider.model or "")
-            found = estimate(one, runs=[RUNS])
-            for line in lines(_machine(one, found, note)):
-                note(f"stage {name}, {line}")
-            return
+    learns = next(((name, one) for name, one in parts if one.backend == "local"), None)
+    if learns is None:
+        return
+    name, one = learns
+    try:
+        if gguf_named(one.provider.model or ""):
+            loadable(one.provider.model or "")
+        machine = _machine(one, estimate(one, runs=[RUNS]), note)
+    except OrchestryError as error:  # an earlier stage may not need what is missing here
+        note(f"stage {name}: its time can't be measured here: {reason(error)}")
+        return
+    for line in lines(machine, rentable=False):
+        note(f"stage {name}, {line}")
 
 
 def _of_itself(file: Path | None) -> list[str]:
-    """What a config says of itself: its lines that begin with ##."""
+    """What a config says of itself: the lines at its top that begin with ##."""
     text = file.read_text(encoding="utf-8") if file else ""
-    return [line.removeprefix("##").strip() for line in text.splitlines() if line[:2] == "##"]
+    top = takewhile(lambda line: line[:1] == "#", text.splitlines())
+    return [line.removeprefix("##").strip() for line in top if line[:3] == "## "]
 
 
 def _machine(config: RunConfig, found: Estimate, note: Callable[[str], None]) -> Forecast:
@@ -171,8 +181,9 @@ def show_steps(config: RunConfig, *, as_json: bool, usd_per_hour: float | None =
     typer.echo("\n".join(lines(machine)))
 
 
-def lines(found: Forecast) -> list[str]:
-    """Memory, time and dollars of the machine, a line each."""
+def lines(found: Forecast, *, rentable: bool = True) -> list[str]:
+    """Memory, time and dollars of the machine, a line each. `rentable`: whether the command takes
+    --gpu, for a GPU elsewhere."""
     said = [f"device: {found.device}"]
     if found.memory_gb:
         parts = ", ".join(f"{name} {gb:.2g}" for name, gb in found.memory_gb.items() if gb)
@@ -194,7 +205,7 @@ def lines(found: Forecast) -> list[str]:
         rate = f"{found.usd_per_hour:.2f} dollars per hour ({found.price_from})"
         said.append(f"GPU dollars: about {found.usd:.2f}, at {rate}")
     said += [found.why] if found.why else []
-    if found.seconds is None:
+    if found.seconds is None and rentable:
         said.append("--gpu NAME, such as l4 or a100, estimates memory, time and dollars of a GPU")
     return said
 

@@ -101,10 +101,9 @@ def _run(
     from orchestry.cli.show import finish_recipe, finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.run import train
-    from orchestry.store.recipes import recipe_in
 
     with watching(verbose=verbose) as observer:
-        if config.recipe.steps and not (run_dir and recipe_in(run_dir)):  # else it is refused
+        if config.recipe.steps and not (run_dir and (run_dir / "config.yaml").exists()):  # refused
             file = flags.get("file")
             tell_recipe(config, preset_file(file) if file else None, observer.note)
         found = train(config, run_dir, observer)

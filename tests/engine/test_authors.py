@@ -53,6 +53,20 @@ def test_gold_and_feedback_race_without_a_model_that_writes(tmp_path: Path) -> N
     assert all("said of your work" in one["text"] for one in found if one not in gold)
 
 
+def test_gold_that_raises_ends_no_run(tmp_path: Path) -> None:
+    place = tmp_path / "tasks" / "spoilt"
+    place.mkdir(parents=True)
+    source = (FIXTURES / "words" / "task.py").read_text().replace('"words"', '"spoilt"')
+    raises = "    def gold(self, problem):\n        raise KeyError('answer')\n\n    def "
+    (place / "task.py").write_text(source.replace("    def ", raises, 1))
+    for file in (FIXTURES / "words").glob("*.jsonl"):
+        (place / file.name).write_bytes(file.read_bytes())
+    given = ("task=spoilt", f"task_path=[{tmp_path / 'tasks'}]", "provider.name=fake", "episodes=5")
+    kinds = ("behaviors.enabled=true", "behaviors.propose=[gold]", "behaviors.share=0.2")
+    run = orchestry.train(resolve([], [*given, *kinds]), tmp_path / "run")
+    assert run.summary.stopped == "done"
+
+
 def test_a_model_of_its_own_writes_the_behaviours(tmp_path: Path) -> None:
     """Its calls are in the run's books, under its own name and price."""
     script = tmp_path / "author.jsonl"

@@ -52,8 +52,8 @@ from orchestry.store.run import Run, Store
 from orchestry.task.base import BaseTask
 
 NO_RULES = (
-    "no model writes behaviours: examples and the task's feedback are tried, since rules of a "
-    "small embedded model are noise (behaviors.provider names a model that writes, "
+    "no model writes behaviours: examples, gold and the task's feedback are tried, since rules of "
+    "a small embedded model are noise (behaviors.provider names a model that writes, "
     "behaviors.propose=[rules,prompts,examples] asks this one anyway)"
 )
 

@@ -88,7 +88,7 @@ Answer with one JSON object and nothing else:
 The text is the prompt. The why is one sentence: what it changes."""
 _REWRITE_WORDS = 300
 _CHECK = 'Never let this be said of your work: "{}"'
-"""Few words, so that two of them are no near-duplicates by these alone."""
+"""Short, so that two such rules are not near-duplicates merely by this text."""
 _TRIED = "behaviours tried before: do not repeat them"
 _TEAMMATES = "what teammates are told: leave it to them"
 
@@ -108,7 +108,7 @@ class Brief:
     gold: Sequence[Move]
     """Moves of all agents."""
     remarks: Sequence[Remark]
-    """What the task said of the work before, the dearest first."""
+    """What the task said of the work before, the most costly first."""
     update: int
     seed: int
 
@@ -272,10 +272,10 @@ def _novel(library: Library, proposed: Sequence[Behavior]) -> tuple[Behavior, ..
 
 
 def _unwritten(brief: Brief, kinds: Collection[Proposal], most: int) -> list[Behavior]:
-    """At most so many candidates without a call, of each kind in turn; another one comes first in
-    each update."""
+    """At most so many candidates without a call, of each kind in turn; a different kind comes first
+    in each update."""
     makers = {"examples": _examples, "gold": _gold, "feedback": _feedback}
-    made = [make(brief, most) for kind, make in makers.items() if kind in kinds]
+    made = [make(brief, most) for kind, make in makers.items() if kind in kinds]  # all of them new
     first = brief.update % max(1, len(made))
     rows = zip_longest(*made[first:], *made[:first])
     return [one for row in rows for one in row if one is not None][:most]
@@ -300,14 +300,17 @@ def _feedback(brief: Brief, most: int) -> list[Behavior]:
     roles, found = [spec.role for spec in brief.agents], list[Behavior]()
     for one in brief.remarks:
         if one.concerns(brief.agent, roles):
-            why = f"it cost {one.loss:.2f} on average, in {one.count} of {one.among} trajectories"
+            why = f"said of {one.count} of {one.among} trajectories, {one.told}"
             source = Evidence(episodes=one.episodes, problems=one.problems)
             found += _made(brief, text=_CHECK.format(one.text), why=why, evidence=source)
     return found[:most]
 
 
 def _made(brief: Brief, **known: Any) -> list[Behavior]:
-    """One behaviour, or none where a library refuses its text: control characters, a key."""
+    """One behaviour, or none where the library has its like, or refuses its text: control
+    characters, a key."""
+    if brief.library.near(brief.agent, known["text"]) is not None:
+        return []
     try:
         return [_born(brief, **known)]
     except ValidationError:

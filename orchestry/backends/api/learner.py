@@ -271,10 +271,12 @@ class Learner:
         kinds = self._config.propose or WITH_AUTHOR
         said = remarks(block, ratings) if "feedback" in kinds else []
         gold = await self._gold() if "gold" in kinds else ()
-        taught = {one.agent for one in gold} | ({*roles} if said else set())
+        taught = {one.agent for one in gold}
+        taught |= {role for role in roles if any(one.concerns(role, roles) for one in said)}
         able = [role for role in roles if found[role] or role in taught]
         counts = _shares({role: blamed.get(role, 0.0) for role in able}, self._config.candidates)
-        most = max(counts, key=lambda role: blamed.get(role, 0.0), default=None)
+        contrasted = [role for role in counts if found[role]]
+        most = max(contrasted, key=lambda role: blamed.get(role, 0.0), default=None)
         distilled = await together(
             distil(
                 self._author,

@@ -31,14 +31,31 @@ class Remark:
     """One sentence of feedback."""
 
     text: str
-    loss: float
-    """The mean value of the trajectories without it (1 where it is said of all) minus that of those
-    with it, times their share."""
+    gap: float
+    """The mean value of the trajectories without it minus that of those with it; where it is said
+    of all, what they lack of the best value."""
     count: int
     """Trajectories of which it was said, of `among`."""
     among: int
     episodes: tuple[int, ...]
     problems: tuple[str, ...]
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is said of all, so that no trajectory shows what it costs."""
+        return self.count == self.among
+
+    @property
+    def loss(self) -> float:
+        """The gap, times the share of the trajectories of which it is said."""
+        return self.gap * self.count / self.among
+
+    @property
+    def told(self) -> str:
+        """What goes with it, in words."""
+        if self.everywhere:
+            return f"which earned {1 - self.gap:.2f}"
+        return f"which earned {self.gap:.2f} less than the others"
 
     def concerns(self, agent: str, roles: Collection[str]) -> bool:
         """Whether it names the agent, or none of the team."""
@@ -50,8 +67,8 @@ class Remark:
 def remarks(
     records: Sequence[EpisodeRecord], ratings: Mapping[tuple[int, str], float] = NO_RATINGS
 ) -> list[Remark]:
-    """The sentences that go with a loss, the dearest first. One that is said of a single problem is
-    left out."""
+    """The sentences that go with a loss, the most costly first; those that are said of all come
+    last, since nothing shows that they are faults. One of a single problem is left out."""
     leaves = [leaf for record in records for leaf in leaves_of(record, ratings)]
     said = defaultdict[str, list[Leaf]](list)
     for leaf in leaves:
@@ -60,7 +77,7 @@ def remarks(
                 said[sentence].append(leaf)
     found = [_remark(text, mine, leaves) for text, mine in said.items()]
     dear = [one for one in found if len(one.problems) >= FEWEST and one.loss >= LEAST]
-    return sorted(dear, key=lambda one: (-one.loss, one.text))
+    return sorted(dear, key=lambda one: (one.everywhere, -one.loss, one.text))
 
 
 def _remark(text: str, mine: Sequence[Leaf], leaves: Sequence[Leaf]) -> Remark:
@@ -69,7 +86,7 @@ def _remark(text: str, mine: Sequence[Leaf], leaves: Sequence[Leaf]) -> Remark:
     gap = (fmean(others) if others else 1.0) - fmean(leaf.value for leaf in mine)
     return Remark(
         text=text,
-        loss=gap * len(mine) / len(leaves),
+        gap=gap,
         count=len(mine),
         among=len(leaves),
         episodes=tuple(sorted({leaf.record.episode for leaf in mine})),

@@ -16,6 +16,7 @@ import torch
 
 from orchestry.backends.local.batch import Batch, Sample
 from orchestry.backends.local.fits import Work
+from orchestry.backends.local.memory import release
 from orchestry.backends.local.sampler import Drawn, Prompt
 from orchestry.backends.local.sizes import on_disk
 from orchestry.backends.local.trainer import Crew, Trainer
@@ -64,6 +65,8 @@ def measure(team: Mapping[str, Member], learn: LearnConfig, work: Work, seed: in
     crews = range(len(trainer.crews))
     found = [_pace(trainer, number, work, drawn, tokens, learn.enabled) for number in crews]
     prompt_s, drawn_s, learned_s = (fmean(each) for each in zip(*found, strict=True))
+    del trainer
+    release()  # a run that follows loads the weights anew
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
     return Pace(name, prompt_s, drawn_s, learned_s)
 

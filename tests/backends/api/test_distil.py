@@ -238,8 +238,8 @@ def move(answered: str, problem: str = "p9", agent: str = "writer", saw: str = "
     return Move(agent, problem, saw, answered)
 
 
-def remark(text: str, loss: float = 0.3) -> Remark:
-    return Remark(text, loss, 4, 32, (1, 2), ("p1", "p2"))
+def remark(text: str, gap: float = 0.3) -> Remark:
+    return Remark(text, gap, 4, 32, (1, 2), ("p1", "p2"))
 
 
 async def test_gold_is_an_example_also_where_nothing_differs() -> None:
@@ -268,8 +268,19 @@ async def test_feedback_is_a_rule_of_the_agent_that_it_names() -> None:
         (f'Never let this be said of your work: "{one}"', "candidate")
         for one in ("The writer defines no f.", "It fails.")
     ]
-    assert found.behaviors[0].why == "it cost 0.30 on average, in 4 of 32 trajectories"
+    assert (
+        found.behaviors[0].why
+        == "said of 4 of 32 trajectories, which earned 0.30 less than the others"
+    )
     assert await ask(says(), (), kinds=FEEDBACK, said=said[:1]) == Distilled((), None)
+
+
+async def test_what_was_tried_before_takes_no_place() -> None:
+    said = [remark("It fails."), remark("No title was found.")]
+    first = (await ask(says(), (), kinds=FEEDBACK, count=1, said=said)).behaviors[0]
+    known = EMPTY.put(first)
+    (second,) = (await ask(says(), (), known, kinds=FEEDBACK, count=1, said=said)).behaviors
+    assert "No title" in second.text
 
 
 async def test_kinds_that_ask_no_model_take_turns() -> None:
@@ -286,10 +297,10 @@ async def test_kinds_that_ask_no_model_take_turns() -> None:
         )
         (only,) = found.behaviors
         firsts.append(only.why.partition(" ")[0])
-    assert firsts == ["gold", "it", "its"]
+    assert firsts == ["gold", "said", "its"]
     beside = await ask(says(answer(CALM)), count=1, gold=gold, said=said)
     assert [b.kind for b in beside.behaviors] == ["rule", "rule"]  # one is written, one is not
-    assert beside.behaviors[1].why.startswith("it cost")
+    assert beside.behaviors[1].why.startswith("said of")
 
 
 async def test_a_contrast_is_needed_for_what_a_model_writes() -> None:

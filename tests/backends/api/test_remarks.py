@@ -70,6 +70,18 @@ def test_what_is_said_of_all_is_compared_with_the_best_value() -> None:
     assert one.loss == pytest.approx(0.7)
 
 
+def test_what_is_said_of_all_comes_last() -> None:
+    said, fault = "The answer is within the limit.", "The writer defines no aux."
+    mixed = [episode(n, (0.2, f"{said} {fault}"), (0.5, said)) for n in (1, 2)]
+    first, last = remarks(mixed)
+    assert texts([first, last]) == [fault, said]
+    assert last.loss > first.loss
+    assert (first.told, last.told) == (
+        "which earned 0.30 less than the others",
+        "which earned 0.35",
+    )
+
+
 def test_a_rating_replaces_the_value() -> None:
     rated = [episode(n, (1.0, "It is too long."), (1.0, "")) for n in (1, 2)]
     assert remarks(rated) == []

@@ -129,7 +129,7 @@ def test_a_seed_is_killed_resumed_measured_and_reported(
     in_config(played[0].run, config)
     in_config(played[0].run, config)
     assert read_config_file(config) == before
-    assert config.read_text().count("after 2 updates") == 1
+    assert config.read_text().count("to update 2") == 1
 
     names = [one.name for one in bench.folder.iterdir() if (one / "episodes.jsonl").exists()]
     kept.keep(tmp_path / "cooperation-0.tar.xz", bench.folder, names)
