@@ -101,9 +101,7 @@ def varied(found: Sequence[Contrast], count: int) -> tuple[Contrast, ...]:
     return tuple(found[place] for _, place in sorted(ranked)[:count])
 
 
-def leaves_of(
-    record: EpisodeRecord, ratings: Mapping[tuple[int, str], float] = NO_RATINGS
-) -> list[Leaf]:
+def leaves_of(record: EpisodeRecord, ratings: Mapping[tuple[int, str], float]) -> list[Leaf]:
     """The leaf trajectories with a value."""
     found = []
     for node in record.leaves():

@@ -275,13 +275,13 @@ def _unwritten(brief: Brief, kinds: Collection[Proposal], most: int) -> list[Beh
     """At most so many candidates without a call, of each kind in turn; a different kind comes first
     in each update."""
     makers = {"examples": _examples, "gold": _gold, "feedback": _feedback}
-    made = [make(brief, most) for kind, make in makers.items() if kind in kinds]  # all of them new
+    made = [make(brief) for kind, make in makers.items() if kind in kinds]  # all of them new
     first = brief.update % max(1, len(made))
     rows = zip_longest(*made[first:], *made[:first])
     return [one for row in rows for one in row if one is not None][:most]
 
 
-def _gold(brief: Brief, most: int) -> list[Behavior]:
+def _gold(brief: Brief) -> list[Behavior]:
     """Gold of train problems as examples."""
     found = list[Behavior]()
     for move in brief.gold:
@@ -292,10 +292,10 @@ def _gold(brief: Brief, most: int) -> list[Behavior]:
         source, why = Evidence(problems=(move.problem,)), f"gold of {move.problem}"
         made = {"kind": "example", "text": text, "why": why, "evidence": source}
         found += _made(brief, **made)
-    return found[:most]
+    return found
 
 
-def _feedback(brief: Brief, most: int) -> list[Behavior]:
+def _feedback(brief: Brief) -> list[Behavior]:
     """What the task said of bad work of this agent, or of the team, as rules to check."""
     roles, found = [spec.role for spec in brief.agents], list[Behavior]()
     for one in brief.remarks:
@@ -303,7 +303,7 @@ def _feedback(brief: Brief, most: int) -> list[Behavior]:
             why = f"said of {one.count} of {one.among} trajectories, {one.told}"
             source = Evidence(episodes=one.episodes, problems=one.problems)
             found += _made(brief, text=_CHECK.format(one.text), why=why, evidence=source)
-    return found[:most]
+    return found
 
 
 def _made(brief: Brief, **known: Any) -> list[Behavior]:
@@ -317,21 +317,20 @@ def _made(brief: Brief, **known: Any) -> list[Behavior]:
         return []
 
 
-def _examples(brief: Brief, most: int) -> list[Behavior]:
+def _examples(brief: Brief) -> list[Behavior]:
     """Actions of winners that are short enough, each of another problem: the most valuable first,
     and of equals the shorter one. What was said before an action is no example of one."""
     found = dict[str, Behavior]()
     for contrast in sorted(brief.contrasts, key=lambda c: (-c.winner.value, len(_told(c.winner)))):
         side = contrast.winner
         blamed = side.credit is not None and side.credit < 0
-        known = brief.library.near(brief.agent, _told(side))
-        if blamed or known or kind_of(side.saw) or not 0 < len(_told(side)) <= MAX_EXAMPLE:
+        if blamed or kind_of(side.saw) or not 0 < len(_told(side)) <= MAX_EXAMPLE:
             continue
         why = f"its answer on {contrast.problem} was worth {side.value:.2f}"
         source = Evidence(episodes=(side.episode,), problems=(contrast.problem,))
         for made in _made(brief, kind="example", text=_told(side), why=why, evidence=source):
             found.setdefault(contrast.problem, made)
-    return list(found.values())[:most]
+    return list(found.values())
 
 
 def _told(side: Side) -> str:
