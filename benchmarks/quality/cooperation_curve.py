@@ -8,12 +8,15 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 
 from benchmarks import page
 from benchmarks.stats import columns
 from orchestry.store.journal import Evaluated, Learned
 from orchestry.store.run import Run
 
+WIDTH = 86
+"""Characters of a line in a config's comment."""
 PAUSE_S = 1800.0
 """A longer gap between two entries of a journal is one in which nothing was played."""
 SHOWN = ("cooperates", "solved", "no_helper")
@@ -30,12 +33,13 @@ def curve(runs: Sequence[Run]) -> str:
     """A table per run: a row for each evaluation on dev, with the updates before it."""
     learn = runs[0].config["learn"]
     how = (
-        f"MAGRPO from a warm start of gold answers, and no test problem played yet. On dev: "
+        "MAGRPO from a warm start, before the test split is played. On dev: "
         f"{learn['evaluate_problems']} problems of families without gold, {learn['group_size']} "
         "trajectories each; means, without intervals. Update 0 is the warm start. Flat groups, "
         "whose trajectories all earn the same, teach nothing. At most "
         f"{runs[0].config['sampling']['max_tokens']} tokens per answer, learning rate "
-        f"{learn['learning_rate']:g}, one thread, with other work on the machine."
+        f"{learn['learning_rate']:g}, one thread; hours are the wall clock's, pauses of less than "
+        f"{PAUSE_S / 60:.0f} minutes and other work beside it included."
     )
     return "\n\n".join([how, *(f"{_told(run)}\n\n{columns([*_rows(run)])}" for run in runs)])
 
@@ -50,24 +54,14 @@ def in_config(run: Run, file: Path) -> None:
         f"{last.tags.get('cooperates', 0.0):.0%} of the trajectories, solved from "
         f"{first.tags.get('solved', 0.0):.0%} to {last.tags.get('solved', 0.0):.0%}, and the mean "
         f"reward from {first.reward:.3f} to {last.reward:.3f}.",
-        f"That took {_hours(run) / max(1, len(_learned(run))) * 60:.1f} minutes per update of "
+        f"That took {_hours(run) / max(1, len(_learned(run))) * 60:.1f} minutes on the wall clock per update of "
         f"{run.config['learn']['every']} episodes (one thread; {page.machine()}; "
         f"{datetime.now(UTC):%Y-%m-%d}).",
     ]
-    lines = [line for text in found for line in _wrapped(text)]
+    lines = [line for text in found for line in wrap(text, WIDTH)]
     text = file.read_text(encoding="utf-8")
     assert _SO_FAR.search(text), f"{file} has no line that begins with '## So far: '"
     file.write_text(_SO_FAR.sub(lambda m: m[1] + "\n## ".join(lines), text), encoding="utf-8")
-
-
-def _wrapped(text: str, most: int = 86) -> Iterator[str]:
-    line = ""
-    for word in text.split():
-        if line and len(line) + len(word) + 1 > most:
-            yield line
-            line = ""
-        line = f"{line} {word}".strip()
-    yield line
 
 
 def _told(run: Run) -> str:

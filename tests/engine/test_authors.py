@@ -59,8 +59,6 @@ def test_gold_that_raises_ends_no_run(tmp_path: Path) -> None:
     source = (FIXTURES / "words" / "task.py").read_text().replace('"words"', '"spoilt"')
     raises = "    def gold(self, problem):\n        raise KeyError('answer')\n\n    def "
     (place / "task.py").write_text(source.replace("    def ", raises, 1))
-    for file in (FIXTURES / "words").glob("*.jsonl"):
-        (place / file.name).write_bytes(file.read_bytes())
     given = ("task=spoilt", f"task_path=[{tmp_path / 'tasks'}]", "provider.name=fake", "episodes=5")
     kinds = ("behaviors.enabled=true", "behaviors.propose=[gold]", "behaviors.share=0.2")
     run = orchestry.train(resolve([], [*given, *kinds]), tmp_path / "run")

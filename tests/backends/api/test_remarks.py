@@ -9,7 +9,7 @@ import pytest
 from orchestry.backends.api.remarks import Remark, remarks
 from orchestry.core.types import Part, Score
 from orchestry.store.records import EpisodeRecord, NodeRecord
-from tests.backends.api.test_learner import node
+from tests.backends.api.test_learner import episode_of, node
 
 
 def leaf(id: str, value: float, said: str) -> NodeRecord:
@@ -20,21 +20,8 @@ def leaf(id: str, value: float, said: str) -> NodeRecord:
 def episode(number: int, *leaves: tuple[float, str], problem: str = "") -> EpisodeRecord:
     """One that was drawn in one move."""
     found = [leaf(f"0.{place}", *one) for place, one in enumerate(leaves)]
-    return EpisodeRecord(
-        episode=number,
-        problem=problem or f"p{number}",
-        split="train",
-        seed=0,
-        best="0.0",
-        reward=0.5,
-        mean_leaf_reward=0.5,
-        calls=0,
-        usd=0.0,
-        input_tokens=0,
-        output_tokens=0,
-        nodes=(node("0", 0.0), *found),
-        groups=(),
-    )
+    own = {"episode": number, "problem": problem or f"p{number}", "best": "0.0"}
+    return episode_of(()).model_copy(update={**own, "nodes": (node("0", 0.0), *found)})
 
 
 def texts(found: Sequence[Remark]) -> list[str]:
