@@ -46,7 +46,7 @@ SECTIONS = {
     "sandbox": "Untrusted code: runs per second, latency, timeouts",
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",
-    "coder_speed": "A 0.5B coder on a CPU: an update beside TRL's and CoMLRL's",
+    "coder_speed": "A 0.5B coder on a CPU: an update beside TRL's",
     "gpu": "A team of two on a GPU",
     "gpu_exact": "What a GPU computes beside float32",
     "prefill": "Prompts of unequal lengths: memory of a draw",

@@ -1,9 +1,9 @@
 """Products with wide layers on a CPU, by oneDNN's kernel in place of BLAS.
 
 A decoding step multiplies few rows by every weight. There BLAS first rearranges the weight, each
-time; oneDNN multiplies it as it lies, so no second copy is kept. It takes 0.5 to 0.7 of the time at
-32 rows (the output layer, gates), and is no slower at any number of rows; narrow layers gain
-nothing (python -m benchmarks.peers.coder_speed).
+time; oneDNN multiplies it as it lies, so no second copy is kept. At 32 rows that takes 0.5 to 0.7
+of the time for the output layer and gates, and gains little for narrow layers
+(python -m benchmarks.peers.coder_speed).
 """
 
 from __future__ import annotations
