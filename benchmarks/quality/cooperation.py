@@ -122,8 +122,8 @@ SMALL = Way(
 CODER = Way(
     "coders",
     {"epochs": 2, "learning_rate": 3e-4},
-    {"device": "cpu", "threads": 1},
-    rate=1e-4,
+    {"device": "cpu", "dtype": "bfloat16", "threads": 1},
+    rate=3e-4,
     max_tokens=128,
 )
 

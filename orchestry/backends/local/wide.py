@@ -1,9 +1,10 @@
-"""Products with wide layers on a CPU, by oneDNN's kernel in place of BLAS.
+"""Products with large layers on a CPU, by oneDNN's kernel in place of BLAS.
 
 A decoding step multiplies few rows by every weight. There BLAS first rearranges the weight, each
 time; oneDNN multiplies it as it lies, so no second copy is kept. At 32 rows that takes 0.5 to 0.7
 of the time for the output layer and gates, and gains little for narrow layers
-(python -m benchmarks.peers.coder_speed).
+(python -m benchmarks.peers.coder_speed). In bfloat16 torch copies the weight once per row where
+the rows don't lie side by side, as after a prompt's last token.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from orchestry.core.machine import lacks_bfloat16
 
 LEAST = 1 << 19
 """Numbers in a weight that is worth it."""
@@ -35,7 +38,7 @@ class _Product(_Function):  # type: ignore[misc]
 
 
 class WideLinear(nn.Linear):
-    """A linear layer without bias whose weight, in float32 on a CPU, is wider than high."""
+    """A large linear layer without bias, on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.weight.requires_grad:
@@ -45,7 +48,8 @@ class WideLinear(nn.Linear):
 
 
 def widen(model: nn.Module) -> None:
-    """Turns a frozen model's wide layers into WideLinear, in place, where torch has the kernel."""
+    """Turns a frozen model's layers that gain into WideLinear, in place, where torch has the
+    kernel."""
     if not hasattr(_KERNELS, "_linear_pointwise"):
         return
     for module in model.modules():
@@ -55,6 +59,8 @@ def widen(model: nn.Module) -> None:
 
 def _gains(layer: nn.Linear) -> bool:
     weight = layer.weight
-    exact = weight.device.type == "cpu" and weight.dtype == torch.float32
-    wide = layer.out_features > layer.in_features and weight.numel() >= LEAST
-    return exact and wide and layer.bias is None
+    if weight.device.type != "cpu" or layer.bias is not None or weight.numel() < LEAST:
+        return False
+    if weight.dtype == torch.bfloat16:
+        return not lacks_bfloat16()
+    return weight.dtype == torch.float32 and layer.out_features > layer.in_features

@@ -1,4 +1,4 @@
-"""Wide layers multiplied by another kernel: the same numbers, for rows of any number and shape."""
+"""Large layers multiplied by another kernel: the same numbers, for rows of any number and shape."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from orchestry.backends.local.model import load_base
+from orchestry.backends.local import wide as rooms
 from orchestry.backends.local.wide import LEAST, WideLinear, widen
 from tests.backends.local.tiny import tiny_folder
 
@@ -54,8 +55,21 @@ def test_products_and_gradients_are_the_plain_layers(rows: list[int], seed: int)
     ],
     ids=str,
 )
-def test_other_layers_stay(other: dict[str, Any]) -> None:
+def test_other_layers_stay(other: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "lacks_bfloat16", lambda: True)
     assert type(layer(**other)) is nn.Linear
+
+
+def test_large_layers_of_any_form_gain_where_bfloat16_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rooms, "lacks_bfloat16", lambda: False)
+    for sizes in ({}, {"wide": HIGH, "high": WIDE}):
+        fast: Any = layer(**sizes, dtype=torch.bfloat16)
+        assert type(fast) is WideLinear
+        x = torch.randn(4, 3, fast.in_features, dtype=torch.bfloat16)[:, -1:]
+        expected = nn.functional.linear(x.float(), fast.weight.float())
+        torch.testing.assert_close(fast(x).float(), expected, atol=0.05, rtol=0.02)
 
 
 def test_a_weight_that_learns_gets_its_gradient() -> None:
