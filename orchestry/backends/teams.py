@@ -1,4 +1,5 @@
-"""A trained team in backend api: its weights answer, and search and prompts go on from there.
+"""Weights of this machine in backend api: a trained team, from which search and prompts go on, or an
+untrained base.
 
 Here the two backends meet, which know nothing of each other.
 """
@@ -14,7 +15,7 @@ from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.base import Opening
 from orchestry.backends.library import read_library, to_yaml
 from orchestry.backends.local.settings import TEMPERATURE
-from orchestry.backends.local.weights import START, TrainedWeights, run_of, team_of
+from orchestry.backends.local.weights import START, Team, TrainedWeights, run_of, team_of
 from orchestry.backends.prompted import KEPT
 from orchestry.core.choices import UNWRITTEN
 from orchestry.core.config import ProviderConfig, RunConfig, validate
@@ -32,7 +33,7 @@ _LEFT = {"learn": ("from", "roles", "vllm_url"), "agents": ("model", "provider",
 
 
 def plays_trained(config: RunConfig) -> bool:
-    """Whether a trained team answers in backend api."""
+    """Whether weights of this machine answer in backend api."""
     return config.backend == "api" and config.provider.name == "local"
 
 
@@ -46,9 +47,13 @@ def as_trained(config: RunConfig, folder: Path | None = None) -> RunConfig:
     if not plays_trained(config):
         return config
     if config.provider.team is None:
-        raise ConfigError(
-            "provider local answers with a trained team: name its run, --provider local:RUN"
-        )
+        if config.provider.model is None:
+            raise ConfigError(
+                "provider local answers with weights of this machine: name the run of a trained "
+                "team, --provider local:RUN, or an untrained base, --provider local --model "
+                "qwen2.5-coder-0.5b"
+            )
+        return validate(merge({"sampling": {"temperature": TEMPERATURE}}, config.plain()))
     place = config.provider.team.expanduser().absolute()
     if folder is not None and (folder / START).is_dir():
         place = folder.absolute() / START
@@ -101,7 +106,7 @@ def check_critics(asked: RunConfig, backend: ApiBackend) -> None:
         ),
     ):
         if applies and provider is backend.provider:
-            raise ConfigError(f"trained weights {fix}")
+            raise ConfigError(f"the weights that answer {fix}")
 
 
 class TrainedBackend(ApiBackend):
@@ -128,8 +133,7 @@ class TrainedBackend(ApiBackend):
         environ: Mapping[str, str],
     ) -> Provider:
         """See ApiBackend: the weights. Raises ConfigError if they lack an agent, or changed."""
-        assert named.team is not None, "as_trained has checked it"
-        team = team_of(named.team)
+        team = team_of(named.team) if named.team else Team.untrained(str(named.model))
         agents = [spec.role for spec in task.agents]
         own = {role for role, agent in config.agents.items() if agent.provider}
         roles = [role for role in agents if role not in own]
@@ -172,6 +176,8 @@ class TrainedBackend(ApiBackend):
         its evaluation, uses that run's copy."""
         config, kept = super().kept_config(store), store.folder.absolute() / START
         source = self.provider.team.folder
+        if not self.provider.team.digest:
+            return config
         if source.name == START and source.parent in store.folder.absolute().parents:
             return config
         if source != kept:
@@ -181,6 +187,8 @@ class TrainedBackend(ApiBackend):
 
     @classmethod
     def as_left(cls, source: Run, learned: journal.Learned | None, folder: Path) -> dict[str, Any]:
-        """See Backend: with the run's own copy of the adapters."""
+        """See Backend: with the run's own copy of the adapters, if it has any."""
+        if not (source.folder / START).is_dir():
+            return super().as_left(source, learned, folder)
         team = {"provider": {"team": str(source.folder.absolute() / START)}}
         return {**super().as_left(source, learned, folder), **team}

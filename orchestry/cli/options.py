@@ -184,7 +184,8 @@ _Provider = Annotated[
         MODEL,
         "Who answers. auto: as the model's name says, else Claude with ANTHROPIC_API_KEY, OpenAI "
         "with OPENAI_API_KEY, else the embedded model. local:RUN: the weights that a run of "
-        "backend local trained, or one of its checkpoints.  [auto]",
+        "backend local trained, or one of its checkpoints; local with --model: an untrained base.  "
+        "[auto]",
         parser=provider_name,
         metavar="|".join([*(name for name in PROVIDERS if name != "local"), "local:RUN"]),
         autocompletion=lambda: [*PROVIDERS],

@@ -87,7 +87,12 @@ class Team:
     adapters: Mapping[str, Mapping[str, Any]]
     """By agent, or `shared`: adapter_config.json."""
     digest: str
-    """Of all weights and their bases."""
+    """Of all weights and their bases; empty for a base that nothing was trained on."""
+
+    @classmethod
+    def untrained(cls, model: str) -> Team:
+        """A base as it is, for every agent; it has no folder."""
+        return cls(Path(), {_SHARED: {"base_model_name_or_path": model}}, "")
 
     @property
     def shared(self) -> bool:
@@ -97,6 +102,8 @@ class Team:
     @property
     def name(self) -> str:
         """The team's model name: its base and its weights' digest."""
+        if not self.digest:
+            return self._bases[0]
         return f"{Path(self._bases[0]).name}+{self.digest[:_NAME_DIGITS]}"
 
     @property
@@ -258,17 +265,16 @@ class _Asked:
 
 
 class TrainedWeights(Weights):
-    """A trained team as a provider, for backend api. Calls that wait at the same time are drawn in
+    """A trained team, or an untrained base, as a provider for backend api. Calls that wait at the same time are drawn in
     one batch, each by its own seed, so an answer depends on the others only up to rounding."""
-
-    cacheable = True
 
     def __init__(self, team: Team, roles: Sequence[str], settings: LearnConfig, seed: int) -> None:
         """`roles`: the agents that it answers for. `settings`: how weights are loaded and answers
         drawn. Raises ConfigError for a missing package, base or adapter; loads nothing."""
         require_installed()
         super().__init__(team.name, deterministic=False)
-        self.team, self.sha256 = team, team.digest
+        self.team, self.sha256 = team, team.digest or None
+        self.cacheable = bool(team.digest)  # a base's name does not say which numbers it holds
         self.warn: Callable[[str], None] = lambda text: None
         """Told when memory runs out."""
         taken = {role: (settings.roles or {}).get(role, role) for role in roles}
@@ -288,7 +294,8 @@ class TrainedWeights(Weights):
 
         settings, seed = self._settings.model_copy(update={"enabled": False}), self._seed
         trainer = Trainer(self._members, settings, 1, seed, self._told, self._beat)
-        trainer.start_from(self.team.folder, roles=settings.roles)
+        if self.team.digest:
+            trainer.start_from(self.team.folder, roles=settings.roles)
         place = trainer.crews[0].base.device
         self.device, self.gpu = str(place), gpu_name(place)
         return trainer

@@ -271,11 +271,11 @@ def test_a_file_and_this_machine_say_what_is_to_come(
         ("search", ["backend=api"], "leave out --backend"),
         ("search", ["split=test"], "on its train problems: leave out split"),
         ("search+magrpo", ["recipe.stages.magrpo.baseline=fixed"], "leave out baseline"),
-        ("search+distil+search", ["judge.enabled=true"], "trained weights can't judge"),
+        ("search+distil+search", ["judge.enabled=true"], "weights that answer can't judge"),
         (
             "search+distil+prompts",
             ["behaviors.propose=[rules]", "behaviors.provider.name=auto"],
-            "trained weights can't write behaviours",
+            "weights that answer can't write behaviours",
         ),
         ("search+distil", [GOLD, *WORDS], "has no gold answers on train"),
         ("search+distil", [GOLD, "agents.left.infer=true"], "gold answers are actions"),

@@ -23,7 +23,7 @@ from transformers import (
 
 from orchestry.backends.local import selfcheck
 from orchestry.backends.local.adapters import Adapters
-from orchestry.backends.local.model import Base, load_base
+from orchestry.backends.local.model import Base, Dtype, load_base
 from orchestry.backends.local.sampler import Prompt, Sampler
 from orchestry.backends.local.selfcheck import check_base, check_learnable
 from orchestry.backends.local.targets import ALL_LINEAR
@@ -47,13 +47,13 @@ SIZES: dict[str, Any] = {
 }
 
 
-def family(folder: Path, config: Any) -> Base:
+def family(folder: Path, config: Any, dtype: Dtype = "auto") -> Base:
     """A model of that config with random weights, loaded as a user's is."""
     build: Any = AutoModelForCausalLM
     torch.manual_seed(0)
     build.from_config(config).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
-    return load_base(str(folder), device="cpu")
+    return load_base(str(folder), device="cpu", dtype=dtype)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "phi3", "gpt_neox"])
@@ -168,8 +168,20 @@ def test_a_base_whose_logits_are_bent_can_be_played_but_not_learn(tmp_path: Path
         check_learnable(base)
 
 
-def test_an_encoder_is_refused(tmp_path: Path) -> None:
-    base = family(tmp_path, BertConfig(**SIZES, type_vocab_size=1))
+def test_in_16_bits_a_single_token_may_be_far_apart() -> None:
+    """As Qwen2.5-Coder-0.5B's was: 0.2 nats on average, 1.1 in one token."""
+    base, compare = Base(tiny_model(), tiny_tokenizer(), "tiny"), selfcheck._compare
+    one, other = torch.zeros(16), torch.full((16,), 0.2)
+    other[3] = 1.1
+    compare(base, "in two ways", one, other, True)
+    for apart, half in ((other, False), (one + 0.6, True), (one + torch.nan, True)):
+        with pytest.raises(ConfigError, match=r"in two ways, differs by .* nats"):
+            compare(base, "in two ways", one, apart, half)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_encoder_is_refused(tmp_path: Path, dtype: Dtype) -> None:
+    base = family(tmp_path, BertConfig(**SIZES, type_vocab_size=1), dtype)
     with pytest.raises(ConfigError, match=r"in a batch and in a row alone, differs by"):
         check_learnable(base)
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import orchestry
 from orchestry.backends.library import Behavior, Library, read_library, to_yaml
-from orchestry.backends.local.weights import TrainedWeights, team_of
+from orchestry.backends.local.weights import Team, TrainedWeights, team_of
 from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import ConfigError, PromptTooLong, ProviderError
 from orchestry.core.learning import LearnConfig
@@ -83,6 +83,42 @@ def test_the_weights_of_a_run_answer_in_a_search(
             return (await weights.complete(asked)).text
 
     assert asyncio.run(served()) == bare
+
+
+def untrained(model: str, tasks: Path, *more: str) -> RunConfig:
+    """A search by a base that nothing was trained on."""
+    who = ("backend=api", "provider.name=local", f"provider.model={model}", "learn.threads=1")
+    small = ("task=letters", f"task_path=[{tasks}]", "episodes=2", "sampling.max_tokens=8")
+    return resolve([], [*who, *small, *more])
+
+
+def test_an_untrained_base_answers_in_a_search_as_backend_local_draws(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    asked = untrained(model, tasks, "behaviors.enabled=true", "behaviors.every=1")
+    found = orchestry.train(asked, tmp_path / "searched")
+    assert (found.summary.stopped, found.summary.model) == ("done", model)
+    assert {row.provider for row in found.summary.usage} == {"local"}
+    assert not (found.folder / "start").exists()
+    again = orchestry.train(asked, tmp_path / "again")
+    assert [e.reward for e in again.episodes] == [e.reward for e in found.episodes]
+    bare = trainer(model).draw([sample_of(request(seed=7), 1)], 1)[0][0].text
+
+    async def served() -> str:
+        settings = LearnConfig(threads=1)
+        async with TrainedWeights(Team.untrained(model), ROLES, settings, 0) as weights:
+            one = sample_of(request(seed=7, model=weights.model), 1)
+            return (await weights.complete(one)).text
+
+    assert asyncio.run(served()) == bare
+    assert resume(found.folder, {"episodes": 3}).summary.stopped == "done"
+    assert evaluate(found.folder, "train").summary.stopped == "done"
+
+
+def test_an_untrained_base_neither_judges_nor_writes(model: str, tasks: Path) -> None:
+    with pytest.raises(ConfigError, match="the weights that answer can't judge"):
+        prepare(untrained(model, tasks, "judge.enabled=true"))
+    assert not prepare(untrained(model, tasks)).config.judge.enabled
 
 
 def test_the_team_plays_as_it_was_trained_unless_told_otherwise(finished: Run, tasks: Path) -> None:
@@ -182,10 +218,10 @@ async def test_a_batch_that_nobody_waits_for_ends(finished: Run) -> None:
     ("sets", "message"),
     [
         (["task=code_review"], "was trained on letters, and this run is of code_review"),
-        (["judge.enabled=true"], "trained weights can't judge: name another"),
+        (["judge.enabled=true"], "weights that answer can't judge: name another"),
         (
             ["behaviors.enabled=true", "behaviors.propose=[rules]"],
-            "trained weights can't write behaviours: name another",
+            "weights that answer can't write behaviours: name another",
         ),
         (["provider.model=other"], r"holds tiny\+.*, and provider.model is other"),
         (["agents.left.provider=local:there"], "they can't judge, write behaviours or answer for"),
@@ -209,7 +245,7 @@ def test_a_team_that_is_none_is_refused(
         prepare(on_top(tasks, tasks))
     with pytest.raises(ConfigError, match="is a run of backend api, whose team has no weights"):
         prepare(on_top(searched.folder, tasks))
-    with pytest.raises(ConfigError, match="name its run, --provider local:RUN"):
+    with pytest.raises(ConfigError, match="local:RUN, or an untrained base"):
         prepare(resolve([], ["provider.name=local", f"task_path=[{tasks}]", "task=letters"]))
     shutil.rmtree(trained / "checkpoints" / "000008" / "right")
     with pytest.raises(ConfigError, match="has adapters of left, and none of right of task letter"):

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from orchestry.backends.local.model import load_base
 from orchestry.backends.local import wide as rooms
+from orchestry.backends.local.model import load_base
 from orchestry.backends.local.wide import LEAST, WideLinear, widen
 from tests.backends.local.tiny import tiny_folder
 
