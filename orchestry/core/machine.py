@@ -53,12 +53,20 @@ def lacks_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this is an x86 processor without instructions for bfloat16: torch then converts every
     number, and products take several times as long as in float32. False where the system has no
     such table."""
+    return bool(_flags(table)) and not computes_bfloat16(table)
+
+
+def computes_bfloat16(table: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this is an x86 processor with instructions for bfloat16."""
+    return bool({"avx512_bf16", "amx_bf16"} & _flags(table))
+
+
+def _flags(table: Path) -> set[str]:
     try:
         lines = table.read_text(encoding="utf-8").splitlines()
     except OSError:
-        return False
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return bool(flags) and not {"avx512_bf16", "amx_bf16"} & {*flags}
+        return set()
+    return next(({*line.split()} for line in lines if line.startswith("flags")), set())
 
 
 AGAIN_S = 10.0

@@ -20,7 +20,8 @@ from orchestry.backends.local.model import device_of
 from orchestry.backends.local.sizes import MAX_ROWS, crewed, on_disk, shape_of
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.gpus import Gpu, gpu_like, gpu_named
-from orchestry.core.machine import cores, memory_gb, processor
+from orchestry.core.learning import LearnConfig
+from orchestry.core.machine import computes_bfloat16, cores, memory_gb, processor
 from orchestry.core.types import Frozen
 from orchestry.engine.arena import Arena
 from orchestry.engine.estimate import Estimate
@@ -35,6 +36,8 @@ GPU's 16-bit operations that prompts and learning reach. Both from the one GPU t
 of weights, and 0.72 s to learn from 4 rows of 2,584 tokens."""
 _LARGEST_CPU = 2_000_000_000
 """Numbers in the layers of weights that a CPU is measured with."""
+_LARGE = 300_000_000
+"""From how many on a processor gains by bfloat16."""
 _PPO_S = 1.0
 """Seconds that backend ppo is measured for, after its first batch."""
 
@@ -51,6 +54,8 @@ class Forecast(Frozen):
     seconds_from: Literal["measured", "table"] | None
     why: str = ""
     """Why something is not known, or not measured."""
+    faster: str = ""
+    """What would take less time and memory here."""
     usd_per_hour: float | None = None
     usd: float | None = None
     """What the device costs for that time."""
@@ -138,7 +143,18 @@ def forecast(
         seconds=seconds,
         seconds_from=None if seconds is None else source,
         why="; ".join(filter(None, (why, unknown))),
+        faster=_faster(learn, crews, device),
         **_price(device.row, usd_per_hour, seconds),
+    )
+
+
+def _faster(learn: LearnConfig, crews: Sequence[Crew], device: Device) -> str:
+    large = sum(crew.shape.computing for crew in crews) >= _LARGE
+    if device.on_gpu or learn.dtype != "auto" or not (large and computes_bfloat16()):
+        return ""
+    return (
+        "this processor computes in bfloat16: --set learn.dtype=bfloat16 takes less time and "
+        "memory; a run that was killed then goes on with answers that may differ by rounding"
     )
 
 

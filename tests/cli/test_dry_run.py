@@ -197,3 +197,20 @@ def test_weights_that_are_here_are_measured_and_nothing_is_written(
     assert "by a short measurement on this machine" in " ".join(alone.out.split())
     assert not Path("runs").exists()
     assert sorted(path.name for path in model.iterdir()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_large_base_is_faster_in_bfloat16_where_the_processor_computes_in_it(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computes: bool
+) -> None:
+    pytest.importorskip("torch")
+    from orchestry.engine import forecast
+    from tests.backends.local.tiny import tiny_folder
+
+    monkeypatch.setattr(forecast, "computes_bfloat16", lambda: computes)
+    monkeypatch.setattr(forecast, "_LARGE", 1)
+    dry = (*LOCAL, "--model", tiny_folder(tmp_path / "model"), "--set", "learn.device=cpu")
+    hint = "--set learn.dtype=bfloat16 takes less time and memory"
+    assert (hint in " ".join(cli(*dry).out.split())) is computes
+    assert hint not in " ".join(cli(*dry, "--set", "learn.dtype=float32").out.split())

@@ -16,7 +16,14 @@ import pytest
 from orchestry.backends import open_backend
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
-from orchestry.core.machine import Launch, cores, lacks_bfloat16, launched, processor
+from orchestry.core.machine import (
+    Launch,
+    computes_bfloat16,
+    cores,
+    lacks_bfloat16,
+    launched,
+    processor,
+)
 from orchestry.task.registry import load_task
 
 FLAGS = "processor\t: 0\nflags\t\t: fpu avx2 {}\n"
@@ -91,20 +98,22 @@ def test_another_process_than_the_first_says_nothing(
 
 
 @pytest.mark.parametrize(
-    ("text", "lacks"),
+    ("text", "computes", "lacks"),
     [
-        (FLAGS.format("avx512f"), True),
-        (FLAGS.format("avx512_bf16"), False),
-        (FLAGS.format("amx_bf16"), False),
-        ("Features\t: fp asimd\n", False),  # not an x86
+        (FLAGS.format("avx512f"), False, True),
+        (FLAGS.format("avx512_bf16"), True, False),
+        (FLAGS.format("amx_bf16"), True, False),
+        ("Features\t: fp asimd\n", False, False),  # not an x86
     ],
 )
 def test_a_processor_says_whether_it_computes_bfloat16(
-    tmp_path: Path, text: str, lacks: bool
+    tmp_path: Path, text: str, computes: bool, lacks: bool
 ) -> None:
-    (tmp_path / "cpuinfo").write_text(text)
-    assert lacks_bfloat16(tmp_path / "cpuinfo") is lacks
-    assert lacks_bfloat16(tmp_path / "none") is False
+    table = tmp_path / "cpuinfo"
+    table.write_text(text)
+    assert (computes_bfloat16(table), lacks_bfloat16(table)) == (computes, lacks)
+    assert not computes_bfloat16(tmp_path / "none")
+    assert not lacks_bfloat16(tmp_path / "none")
 
 
 def test_the_processor_is_named_as_the_system_names_it(tmp_path: Path) -> None:

@@ -265,8 +265,9 @@ class _Asked:
 
 
 class TrainedWeights(Weights):
-    """A trained team, or an untrained base, as a provider for backend api. Calls that wait at the same time are drawn in
-    one batch, each by its own seed, so an answer depends on the others only up to rounding."""
+    """A trained team, or an untrained base, as a provider for backend api. Calls that wait at the
+    same time are drawn in one batch, each by its own seed, so an answer depends on the others only
+    up to rounding."""
 
     def __init__(self, team: Team, roles: Sequence[str], settings: LearnConfig, seed: int) -> None:
         """`roles`: the agents that it answers for. `settings`: how weights are loaded and answers

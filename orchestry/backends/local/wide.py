@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from orchestry.core.machine import lacks_bfloat16
+from orchestry.core.machine import computes_bfloat16
 
 LEAST = 1 << 19
 """Numbers in a weight that is worth it."""
@@ -62,5 +62,5 @@ def _gains(layer: nn.Linear) -> bool:
     if weight.device.type != "cpu" or layer.bias is not None or weight.numel() < LEAST:
         return False
     if weight.dtype == torch.bfloat16:
-        return not lacks_bfloat16()
+        return computes_bfloat16()
     return weight.dtype == torch.float32 and layer.out_features > layer.in_features

@@ -56,14 +56,14 @@ def test_products_and_gradients_are_the_plain_layers(rows: list[int], seed: int)
     ids=str,
 )
 def test_other_layers_stay(other: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "lacks_bfloat16", lambda: True)
+    monkeypatch.setattr(rooms, "computes_bfloat16", lambda: False)
     assert type(layer(**other)) is nn.Linear
 
 
 def test_large_layers_of_any_form_gain_where_bfloat16_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rooms, "lacks_bfloat16", lambda: False)
+    monkeypatch.setattr(rooms, "computes_bfloat16", lambda: True)
     for sizes in ({}, {"wide": HIGH, "high": WIDE}):
         fast: Any = layer(**sizes, dtype=torch.bfloat16)
         assert type(fast) is WideLinear
