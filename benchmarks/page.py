@@ -61,6 +61,7 @@ SECTIONS = {
     "swept": "Settings that a sweep found, beside the shipped ones",
     "cooperation": "Two 135M agents that learn to work together",
     "coders": "Two agents of Qwen2.5-Coder-0.5B that learn to work together",
+    "seeds_model": "Two agents of Qwen2.5-Coder-1.5B that learn without a warm start",
     "repair": "Tools: a 135M team that is taught to repair",
     "joint": "Prompts and weights learned together",
     "programs": "Programs of other frameworks that learn",

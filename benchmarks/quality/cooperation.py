@@ -1,7 +1,8 @@
 """Whether two agents of one base learn to work together: a warm start, then MAGRPO.
 
 For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems,
-or with --teacher on the winners among what another model plays in these (`warm`). From there a run
+or with --teacher on the winners among what another model plays in these (`warm`; with --golds 0
+there is none, and the untrained team learns). From there a run
 of backend local learns by MAGRPO (`learned`) on train problems of other families, by their rewards
 alone; it is killed by SIGKILL half-way, and resumed. Then the untrained, the warm and the learned
 team play test problems that nobody has seen, generated ones and the own bank's; the untrained and
@@ -70,6 +71,8 @@ BASELINE_SAMPLES = 2
 TEACHER = "teacher"
 UNTRAINED, WARM, LEARNED = TEAMS = ("untrained", "warm", "learned")
 GENERATED, OWN = BANKS = ("generated", "own")
+COLD = "seeds_model"
+"""The section of runs without a warm start."""
 GOLDS = "golds"
 """The train problems whose gold answers make the warm start."""
 REWARDED = 6
@@ -152,12 +155,23 @@ class Bench:
     """The embedded model whose winners make the warm start; None: gold answers make it."""
 
     @property
+    def teams(self) -> tuple[str, ...]:
+        """Who plays the tests; the last has learned from where the one before it stands."""
+        return TEAMS if self.golds else (UNTRAINED, LEARNED)
+
+    @property
+    def section(self) -> str:
+        """Of docs/benchmarks.md."""
+        return self.way.section if self.golds else COLD
+
+    @property
     def way(self) -> Way:
         """How this base learns."""
         return CODER if "coder" in self.model.lower() else SMALL
 
-    def play(self, seed: int, teams: Sequence[str] = TEAMS) -> Played:
+    def play(self, seed: int, teams: Sequence[str] | None = None) -> Played:
         """Everything of one seed: from the start, or what is missing."""
+        teams = teams or self.teams
         run = self.learn(seed)
         tests = {(team, bank): self.measure(team, seed, bank) for team in teams for bank in BANKS}
         baselines = {
@@ -176,10 +190,10 @@ class Bench:
             learn = self.way.learn
             updates = self.episodes // learn["every"]  # a short run is evaluated at its end
             learn = {**learn, "evaluate_every": min(learn["evaluate_every"], updates)}
-            config = self.config(seed, self.bank(GENERATED)) | {
-                "episodes": self.episodes,
-                "learn": {**learn, "from": str(self.warm(seed))},
-            }
+            if self.golds:
+                learn["from"] = str(self.warm(seed))
+            own = {"episodes": self.episodes, "learn": learn}
+            config = self.config(seed, self.bank(GENERATED)) | own
             self._killed(place, config)
         return played(place) or ended(resume(place, observer=Notes(f"run {seed}")))
 
@@ -334,7 +348,7 @@ def swaps_of(seeds: Sequence[Played], bank: Path) -> Swaps:
         helpers: list[tuple[str, Run | None]] = [
             ("its own", own),
             *(("another seed's", run) for run in others),
-            ("its warm one", one.tests[WARM, GENERATED]),
+            *(("its warm one", one.tests[key]) for key in one.tests if key == (WARM, GENERATED)),
             ("an untrained one", one.tests[UNTRAINED, GENERATED]),
             ("a stub that returns None", None),
         ]
@@ -365,10 +379,10 @@ def main() -> None:
     named = tuple(args.baselines.split(","))
     sizes = (args.episodes, args.golds, args.test)
     bench = Bench(args.folder.absolute(), args.model, *sizes, named, args.teacher)
-    section = bench.way.section
+    section = bench.section
     kept.restore(section, bench.folder)
     if args.only is not None:
-        bench.play(args.only, TEAMS if args.only == 0 else (WARM, LEARNED))
+        bench.play(args.only, bench.teams[args.only > 0 :])  # the untrained team plays once
         return
     if args.curve:
         places = [bench.place(f"run-{args.first + number}") for number in range(args.seeds)]

@@ -33,10 +33,11 @@ def curve(runs: Sequence[Run]) -> str:
     """A table per run: a row for each evaluation on dev, with the updates before it."""
     learn = runs[0].config["learn"]
     how = (
-        "MAGRPO from a warm start, before the test split is played. On dev: "
-        f"{learn['evaluate_problems']} problems of families without gold, {learn['group_size']} "
-        "trajectories each; means, without intervals. Update 0 is the warm start. Flat groups, "
-        "whose trajectories all earn the same, teach nothing. At most "
+        f"MAGRPO from {'a warm start' if learn.get('from') else 'the untrained base'}, before the "
+        f"test split is played. On dev: {learn['evaluate_problems']} problems of families without "
+        f"gold, {learn['group_size']} trajectories each; means, without intervals. Update 0 is "
+        "what it began from. Flat groups, whose trajectories all earn the same, teach nothing. At "
+        "most "
         f"{runs[0].config['sampling']['max_tokens']} tokens per answer, learning rate "
         f"{learn['learning_rate']:g}, one thread; hours are the wall clock's, pauses of less than "
         f"{PAUSE_S / 60:.0f} minutes and other work beside it included."

@@ -42,7 +42,7 @@ def report(played: Sequence[Played], swaps: Swaps) -> str:
     for bank in banks:
         blocks += [f"### Test problems, {bank}", _teams(played, teams, bank)]
     blocks += [
-        _gain(played, banks[0]),
+        _gain(played, *teams[-2:], banks[0]),
         _goals(played, banks[0]),
         "### Baselines on generated test problems",
         _baselines(played, teams[-1], banks[0]),
@@ -103,14 +103,14 @@ def _listed(schemes: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in schemes.most_common()) or "none"
 
 
-def _gain(played: Sequence[Played], bank: str) -> str:
-    """What MAGRPO adds over the warm start."""
-    after = rewards([one.tests["learned", bank] for one in played])
-    before = rewards([one.tests["warm", bank] for one in played])
+def _gain(played: Sequence[Played], first: str, last: str, bank: str) -> str:
+    """What MAGRPO adds over the team that it begins with."""
+    after = rewards([one.tests[last, bank] for one in played])
+    before = rewards([one.tests[first, bank] for one in played])
     rows = difference(after, before)
     low, high = bounds(rows)
     word = "above 0" if low > 0 else "below 0" if high < 0 else "not told from 0"
-    return f"MAGRPO changes the warm start's reward by {interval(rows)}: {word}."
+    return f"MAGRPO changes the {first} team's reward by {interval(rows)}: {word}."
 
 
 def _goals(played: Sequence[Played], bank: str) -> str:

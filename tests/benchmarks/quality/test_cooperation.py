@@ -23,6 +23,7 @@ from benchmarks.quality.cooperation import (
     LEARNED,
     OWN,
     TEAMS,
+    UNTRAINED,
     Bench,
     swaps_of,
 )
@@ -139,6 +140,23 @@ def test_a_seed_is_killed_resumed_measured_and_reported(
     played = [again.play(seed) for seed in (0, 1)]
     assert report(played, swaps_of(played, again.bank(GENERATED))) == body
     assert not again.place("warm-0").exists(), "nothing is learned again"
+
+
+@pytest.mark.slow
+def test_without_gold_the_untrained_team_learns(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cooperation, "BANK_SIZE", 200)
+    monkeypatch.setattr(cooperation, "LEARN", {**cooperation.LEARN, "evaluate_problems": 4})
+    monkeypatch.setattr(cooperation, "SMALL", replace(cooperation.SMALL, max_tokens=16))
+    bench = Bench(tmp_path, model, episodes=10, golds=0, test=2, baselines=("single",))
+    played = bench.play(0)
+    assert {team for team, _ in played.tests} == {UNTRAINED, LEARNED}
+    assert load_run(bench.place("run-0")).config["learn"]["from"] is None
+    body = report([played], swaps_of([played], bench.bank(GENERATED)))
+    assert "MAGRPO changes the untrained team's reward by" in body
+    assert "MAGRPO from the untrained base" in curve([played.run])
+    assert bench.section == "seeds_model"
 
 
 @pytest.mark.slow
