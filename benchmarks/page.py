@@ -40,6 +40,7 @@ SECTIONS = {
     "credit": "Credit by agent in a planted game",
     "learning": "What learning behaviours is worth",
     "learning_code": "What learning behaviours is worth on code",
+    "learning_coder": "What learning behaviours is worth to Qwen2.5-Coder-0.5B",
     "prompt_changes": "What changes of a small model's prompts are worth",
     "prompt_changes_learned": "The same changes where the weights have learned",
     "house_style": "A house's conventions, learned by a scripted model",

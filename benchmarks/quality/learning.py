@@ -14,8 +14,9 @@ task's own prompts, so its maximum is best-of-n.
 All runs lie in --folder, so that a cut-off benchmark goes on where it was, and what was asked once
 is never paid again; runs that this repository keeps (benchmarks/kept) are taken from there. With a
 free model, seeds may be played side by side, each by a process with --seed and a core of its own.
-With another provider than the embedded model, answers may be as long as the library's defaults
-allow. `--set` is for all runs: a model whose price is unknown needs its `prices.MODEL.input` and
+`--provider local --model NAME` plays an untrained base by backend local's sampler, on one core.
+With a model that is paid for, answers may be as long as the library's defaults allow. `--set` is
+for all runs: a model whose price is unknown needs its `prices.MODEL.input` and
 `prices.MODEL.output`, in dollars per million tokens.
 """
 
@@ -62,7 +63,9 @@ TOKENS = {"tldr": 96, "arxiv": 256}
 CODE_TOKENS = 160
 REFLECTION_TOKENS = 256
 """Longest reflection of the embedded model."""
-FREE = ("embedded", "fake")
+FREE = ("embedded", "local", "fake")
+ON_A_CORE: Mapping[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 1}
+"""How provider local draws: several seeds may be played side by side."""
 LABELS = {
     "off": "library off",
     "ours": "ours",
@@ -184,6 +187,8 @@ class Bench:
         if self.provider["name"] in FREE:
             plain["sampling"] = {"max_tokens": TOKENS.get(self.task, CODE_TOKENS)}
             plain["judge"] = {"max_tokens": REFLECTION_TOKENS}
+        if self.provider["name"] == "local":
+            plain["learn"] = dict(ON_A_CORE)
         return merge(merge(plain, self.sets), changes)
 
     def _place(self, name: str, config: Mapping[str, Any], *more: object) -> Path:
@@ -222,8 +227,8 @@ def main() -> None:
     parser = _parser()
     args = parser.parse_args()
     part = args.only or args.seed is not None
-    if args.write and (part or args.set or args.provider != "embedded"):
-        parser.error("--write is for whole runs of the embedded model, without --set")
+    if args.write and (part or args.set or args.provider not in FREE[:2]):
+        parser.error("--write is for whole runs of a free model, without --set")
     if min(args.seeds, args.samples) < 1:
         parser.error("--seeds and --samples are at least 1")
     seeds = range(args.seeds) if args.seed is None else [args.seed]
@@ -233,7 +238,7 @@ def main() -> None:
         if args.dry_run:
             print(learning_cost.forecast(plans(benches, code), len(seeds), [*PEERS]))
             return
-        if args.provider == "embedded":  # whose runs cost nothing, and count against no budget
+        if args.provider in FREE:  # whose runs cost nothing, and count against no budget
             kept.restore("learning*", args.folder)
         with _alone(args.folder, args.provider):
             if part:
@@ -247,7 +252,7 @@ def main() -> None:
     print(body)
     if args.write:
         body = f"{body}\n\n{kept.revisions(args.folder, *(f'{task}-*' for task in args.tasks))}"
-        page.write(_section(args.tasks), _command(args), body)
+        page.write(_section(args), _command(args), body)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -336,9 +341,12 @@ def plans(benches: Sequence[Bench], code: Sequence[Bench]) -> list[learning_cost
     return [*tasks, *(learning_cost.Plan(b.task, None, b.testing(0, "dev")) for b in code)]
 
 
-def _section(tasks: Sequence[str]) -> str:
-    """Code tasks alone have a section of their own, for they take as long as all others."""
-    return "learning_code" if set(tasks) <= set(CODE) else "learning"
+def _section(args: argparse.Namespace) -> str:
+    """Other weights than the default model's have a section of their own, and so have code tasks
+    alone, for they take as long as all others."""
+    if args.provider == "local":
+        return "learning_coder"
+    return "learning_code" if set(args.tasks) <= set(CODE) else "learning"
 
 
 def _command(args: argparse.Namespace) -> str:
@@ -346,6 +354,8 @@ def _command(args: argparse.Namespace) -> str:
     options += [f"--samples {args.samples}"]
     options += [f"--episodes {args.episodes}"] if args.episodes else []
     options += ["--headroom"] if args.headroom else []
+    options += [f"--provider {args.provider}"] if args.provider != "embedded" else []
+    options += [f"--model {args.model}"] if args.model else []
     return " ".join(["python -m benchmarks.quality.learning", *options, "--write"])
 
 

@@ -358,11 +358,17 @@ class TrainedWeights(Weights):
 
     def _draw(self, requests: Sequence[Request]) -> list[Completion | Exception]:
         assert self._trainer is not None, "enter the provider before asking it"
-        drawn = self._trainer.draw(requests, 1)
+        drawn = self._trainer.draw([self._by_a_member(one) for one in requests], 1)
         return [
             self._settled(request, completion)
             for request, (completion,) in zip(requests, drawn, strict=True)
         ]
+
+    def _by_a_member(self, request: Request) -> Request:
+        """An untrained base answers whoever asks, as each of its agents does."""
+        if self.team.digest or request.agent in self._members:
+            return request
+        return request.model_copy(update={"agent": next(iter(self._members))})
 
     def _settled(self, request: Request, drawn: Completion) -> Completion | Exception:
         """Under the team's name, and without token ids, which only gradients need."""

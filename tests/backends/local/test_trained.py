@@ -108,7 +108,10 @@ def test_an_untrained_base_answers_in_a_search_as_backend_local_draws(
         settings = LearnConfig(threads=1)
         async with TrainedWeights(Team.untrained(model), ROLES, settings, 0) as weights:
             one = sample_of(request(seed=7, model=weights.model), 1)
-            return (await weights.complete(one)).text
+            other = one.model_copy(update={"agent": "reflection"})
+            said = await asyncio.gather(weights.complete(one), weights.complete(other))
+            assert said[0].text == said[1].text
+            return said[0].text
 
     assert asyncio.run(served()) == bare
     assert resume(found.folder, {"episodes": 3}).summary.stopped == "done"
