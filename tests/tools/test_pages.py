@@ -347,3 +347,18 @@ def test_the_readme_counts_the_tasks() -> None:
     numbers = ("Eight", "Nine", "Ten", "Eleven", "Twelve")
     count = len([*ROOT.glob("tasks/*/task.py")])
     assert f"{numbers[count - 8]} tasks are included." in (ROOT / "README.md").read_text()
+
+
+def _anchors(page: Path) -> set[str]:
+    """Of the page's headings, as mkdocs and code hosts make them; code is no heading."""
+    text = re.sub(r"(?ms)^(~{3,}|`{3,}).*?^\1", "", page.read_text(encoding="utf-8"))
+    words = [re.sub(r"[^\w\s-]", "", line) for line in re.findall(r"(?m)^#+ (.+)$", text)]
+    return {re.sub(r"[-\s]+", "-", one.strip().lower()) for one in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_to_a_heading_leads_to_one(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    there = {name: _anchors(page.parent / name if name else page) for name, _ in links}
+    lost = [f"{name}#{heading}" for name, heading in links if heading not in there[name]]
+    assert not lost
