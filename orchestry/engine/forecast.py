@@ -153,8 +153,7 @@ def _faster(learn: LearnConfig, crews: Sequence[Crew], device: Device) -> str:
     if device.on_gpu or learn.dtype != "auto" or not (large and computes_bfloat16()):
         return ""
     return (
-        "this processor computes in bfloat16: --set learn.dtype=bfloat16 takes less time and "
-        "memory; a run that was killed then goes on with answers that may differ by rounding"
+        "this processor computes in bfloat16: --set learn.dtype=bfloat16 takes less time and memory"
     )
 
 
