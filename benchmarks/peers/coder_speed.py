@@ -15,15 +15,18 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.peers.reference import SAMPLES, endless, play, work
-from benchmarks.peers.reference_report import Results, costs, verdicts
+from benchmarks.peers.reference_report import Measured, Results, costs, cpu_s, ratios, verdicts
 from benchmarks.peers.reference_work import AGENTS, RANK, TEMPERATURE, TOP_P, Work
 from benchmarks.stats import columns, ranged
 from orchestry.backends.local.sizes import JOINED_ON_A_CPU, Shape, shape_of
+from orchestry.core.machine import computes_bfloat16
 
 MODEL = "qwen2.5-coder-0.5b"
 TASK = "code_collaboration"
+HALF = "half"
 NAMES = {
     "ours": "Orchestry",
+    HALF: "Orchestry, `learn.dtype=bfloat16`",
     "trl": "TRL's GRPOTrainer with LoRA, a run per agent",
     "lora": "CoMLRL, LoRA agents made by peft",
 }
@@ -145,6 +148,7 @@ def report(results: Results, allowed: Products) -> str:
     shares = [ideal_s / step.generate_s for one in ways["ours"] for step in one.steps]
     met = "met" if statistics.median(shares) >= SHARE_GOAL else "missed"
     pins = Path(__file__).with_name("requirements-trl.txt").read_text(encoding="utf-8").split()
+    peers = replace(results, rows={("0.5B", 1): {w: ways[w] for w in ways if w != HALF}})
     comlrl = f"CoMLRL is run as in {page.link('reference')}. " if "lora" in ways else ""
     others = statistics.median(one.others for one in every)
     return (
@@ -157,7 +161,7 @@ def report(results: Results, allowed: Products) -> str:
         f"is that of one run; gradient checkpointing is off, which saves it time. {comlrl}"
         "CPU time is user and system, without loading and a first "
         "step of two tokens for one problem. Peak memory is the process's, imports included.\n\n"
-        f"{costs(results, NAMES)}\n\n{verdicts(results, NAMES)}\n"
+        f"{costs(results, NAMES)}\n\n{_in_half(ways)}{verdicts(peers, NAMES)}\n"
         f"- Drawing: the matrix products alone (prompts once, without padding, "
         f"{JOINED_ON_A_CPU} tokens at a time; {rows} rows per decoding step; the faster of torch's "
         f"two kernels for each) take {ideal_s:.1f} CPU s here, which is {ranged(shares, '.2f')} "
@@ -165,6 +169,18 @@ def report(results: Results, allowed: Products) -> str:
         f"- Other processes took {others:.0%} of the machine meanwhile (median); they share its "
         "cache and memory, which slows all contestants.\n\n"
         f"Single products on this machine, weights from memory:\n\n{allowed.table()}"
+    )
+
+
+def _in_half(ways: dict[str, list[Measured]]) -> str:
+    """What ours takes in bfloat16 over what it takes in float32; '' where that was not played."""
+    if HALF not in ways:
+        return ""
+    cpu, memory = (ratios(ways, HALF, one) for one in (cpu_s, lambda one: one.peak_bytes))
+    here = "has instructions for it" if computes_bfloat16() else "has no instructions for it"
+    return (
+        f"- In bfloat16 ours takes {ranged(cpu, '.2f')} times the CPU time and "
+        f"{ranged(memory, '.2f')} times the peak memory (this processor {here}).\n"
     )
 
 

@@ -99,8 +99,9 @@ def work(
 
 def play(way: str, one: Work, folder: Path) -> Measured:
     """One contestant once, in a process of its own."""
-    path = replace(one, lora=way != "full").save(folder / "work.json")
-    contestant = {"ours": "local", "trl": "trl"}.get(way, "comlrl")
+    half = replace(one, dtype="bfloat16") if way == "half" else one
+    path = replace(half, lora=way != "full").save(folder / "work.json")
+    contestant = {"ours": "local", "half": "local", "trl": "trl"}.get(way, "comlrl")
     before = load.read()
     said = json.loads(_run(contestant, one.threads, "measure", str(path)).splitlines()[-1])
     steps = [Step(**step) for step in said["steps"]]

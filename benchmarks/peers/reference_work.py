@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 AGENTS = ("concise", "detailed")
 """The agents of `tldr`."""
@@ -41,6 +41,8 @@ class Work:
     """The reference only: adapters instead of full copies that train all weights."""
     own: bool = False
     """Ours only: our own loss and micro-batches, as they come."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Ours only: of the base."""
 
     def save(self, path: Path) -> Path:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")

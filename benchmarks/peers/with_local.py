@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from typing import Literal
 
 from benchmarks.peers.reference_work import (
     AGENTS,
@@ -29,9 +30,12 @@ from orchestry.core.seeds import derive
 from orchestry.core.types import Completion, Member, Message, Request
 
 
-def trainer(model: str, threads: int, compat: bool = True) -> Trainer:
+def trainer(
+    model: str, threads: int, compat: bool = True, dtype: Literal["float32", "bfloat16"] = "float32"
+) -> Trainer:
     """With the settings that the reference has too, and its loss."""
     settings = LearnConfig(
+        dtype=dtype,
         comlrl_compat=compat,
         rewards="turns",
         device="cpu",
@@ -102,7 +106,7 @@ def step(made: Trainer, clock: Clock, work: Work, tokens: int, seed: int) -> lis
 def measure(work: Work) -> None:
     """A step of two tokens for one problem that is not counted, then the one that is."""
     imports_bytes = peak_bytes()
-    made = trainer(work.model, work.threads, compat=not work.own)
+    made = trainer(work.model, work.threads, compat=not work.own, dtype=work.dtype)
     first = replace(work, problems=work.problems[:1], tokens=WARM_UP_TOKENS)
     for seed, one in enumerate((first, work)):
         clock = Clock()
