@@ -64,7 +64,8 @@ def test_large_layers_of_any_form_gain_where_bfloat16_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rooms, "computes_bfloat16", lambda: True)
-    for sizes in ({}, {"wide": HIGH, "high": WIDE}):
+    shapes: tuple[dict[str, Any], ...] = ({}, {"wide": HIGH, "high": WIDE})
+    for sizes in shapes:
         fast: Any = layer(**sizes, dtype=torch.bfloat16)
         assert type(fast) is WideLinear
         x = torch.randn(4, 3, fast.in_features, dtype=torch.bfloat16)[:, -1:]
