@@ -76,13 +76,14 @@ GAINS = (
     *(
         Gain(
             "code_collaboration, generated",
-            f"{SMALL}, warm start",
-            "cooperation",
+            f"{model}, warm start",
+            section,
             "Test problems, generated",
             column,
             "untrained",
             "learned",
         )
+        for model, section in ((SMALL, "cooperation"), ("Qwen2.5-Coder-0.5B", "coders"))
         for column in ("reward", "cooperates", "solved (pass@1)")
     ),
     Gain(
