@@ -161,7 +161,9 @@ def expected(sections: Mapping[str, str]) -> str:
             {
                 "task": one.task,
                 "model": one.model,
-                "figure": one.column if one.section == "cooperation" else "reward or return",
+                "figure": one.column
+                if one.section in ("cooperation", "coders")
+                else "reward or return",
                 "before": before,
                 "after": after,
                 "source": _link(one.section),

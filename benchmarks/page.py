@@ -87,7 +87,7 @@ INTRO = (
 def link(name: str, text: str = "") -> str:
     """A link within the page to a section, by its heading or by that text."""
     heading = SECTIONS[name]
-    place = "-".join(re.sub(r"[^a-z0-9 ]", "", heading.lower()).split())
+    place = "-".join(re.sub(r"[^a-z0-9 -]", "", heading.lower()).split())
     return f"[{text or heading}](#{place})"
 
 

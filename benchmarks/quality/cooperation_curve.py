@@ -56,7 +56,8 @@ def in_config(run: Run, file: Path) -> None:
         f"{first.tags.get('solved', 0.0):.0%} to {last.tags.get('solved', 0.0):.0%}, and the mean "
         f"reward from {first.reward:.3f} to {last.reward:.3f}.",
         f"That took {_hours(run) / max(1, len(_learned(run))) * 60:.1f} minutes on the wall clock "
-        f"per update of {run.config['learn']['every']} episodes (one thread; {page.machine()}; "
+        f"per update of {run.config['learn']['every']} episodes (one thread, learn.dtype="
+        f"{run.config['learn']['dtype']}; {page.machine()}; "
         f"{datetime.now(UTC):%Y-%m-%d}).",
     ]
     lines = [line for text in found for line in wrap(text, WIDTH)]
