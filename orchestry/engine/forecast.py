@@ -55,7 +55,7 @@ class Forecast(Frozen):
     why: str = ""
     """Why something is not known, or not measured."""
     faster: str = ""
-    """What would take less time and memory here."""
+    """What would take less time here."""
     usd_per_hour: float | None = None
     usd: float | None = None
     """What the device costs for that time."""
@@ -152,9 +152,7 @@ def _faster(learn: LearnConfig, crews: Sequence[Crew], device: Device) -> str:
     large = sum(crew.shape.computing for crew in crews) >= _LARGE
     if device.on_gpu or learn.dtype != "auto" or not (large and computes_bfloat16()):
         return ""
-    return (
-        "this processor computes in bfloat16: --set learn.dtype=bfloat16 takes less time and memory"
-    )
+    return "this processor computes in bfloat16: --set learn.dtype=bfloat16 takes less time"
 
 
 def _price(row: Gpu | None, given: float | None, seconds: float | None) -> dict[str, Any]:
