@@ -63,7 +63,9 @@ TOKENS = {"tldr": 96, "arxiv": 256}
 CODE_TOKENS = 160
 REFLECTION_TOKENS = 256
 """Longest reflection of the embedded model."""
-FREE = ("embedded", "local", "fake")
+HERE = ("embedded", "local")
+"""Providers whose models run on this machine; their tables are written."""
+FREE = (*HERE, "fake")
 ON_A_CORE: Mapping[str, Any] = {"device": "cpu", "dtype": "bfloat16", "threads": 1}
 """How provider local draws: several seeds may be played side by side."""
 LABELS = {
@@ -227,7 +229,7 @@ def main() -> None:
     parser = _parser()
     args = parser.parse_args()
     part = args.only or args.seed is not None
-    if args.write and (part or args.set or args.provider not in FREE[:2]):
+    if args.write and (part or args.set or args.provider not in HERE):
         parser.error("--write is for whole runs of a free model, without --set")
     if min(args.seeds, args.samples) < 1:
         parser.error("--seeds and --samples are at least 1")
@@ -238,7 +240,7 @@ def main() -> None:
         if args.dry_run:
             print(learning_cost.forecast(plans(benches, code), len(seeds), [*PEERS]))
             return
-        if args.provider in FREE:  # whose runs cost nothing, and count against no budget
+        if args.provider in HERE:  # whose runs cost nothing, and count against no budget
             kept.restore("learning*", args.folder)
         with _alone(args.folder, args.provider):
             if part:
