@@ -2,13 +2,12 @@
 
 For each seed: both agents' adapters are fine-tuned on the gold answers of generated train problems,
 or with --teacher on the winners among what another model plays in these (`warm`; with --golds 0
-there is none, and the untrained team learns). From there a run
-of backend local learns by MAGRPO (`learned`) on train problems of other families, by their rewards
-alone; it is killed by SIGKILL half-way, and resumed. Then the untrained, the warm and the learned
-team play test problems that nobody has seen, generated ones and the own bank's; the untrained and
-the warm team also play them as each baseline. What tests ask and what aux computes differ between
-train and test. The untrained team plays once, for all seeds. The 135M model needs gold, since it
-solves 1 problem in 300.
+there is none, and the untrained team learns). From there a run of backend local learns by MAGRPO
+(`learned`) on train problems of other families, by their rewards alone; it is killed by SIGKILL
+half-way, and resumed. Then the untrained, the warm and the learned team play test problems that
+nobody has seen, generated ones and the own bank's; the untrained and the warm team also play them
+as each baseline. What tests ask and what aux computes differ between train and test. The untrained
+team plays once, for all seeds. The 135M model needs gold, since it solves 1 problem in 300.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
         [--test N] [--baselines NAME,...] [--model NAME] [--teacher NAME] [--folder DIR]
@@ -70,6 +69,8 @@ BASELINE_SAMPLES = 2
 """The same of a baseline."""
 TEACHER = "teacher"
 UNTRAINED, WARM, LEARNED = TEAMS = ("untrained", "warm", "learned")
+EARLIER = {WARM: "its warm one", UNTRAINED: "an untrained one"}
+"""Helpers of teams that have learned less, as the report names them."""
 GENERATED, OWN = BANKS = ("generated", "own")
 COLD = "seeds_model"
 """The section of runs without a warm start."""
@@ -342,14 +343,18 @@ def swaps_of(seeds: Sequence[Played], bank: Path) -> Swaps:
     seeds; `bank` is the file of the problems, which may have lain elsewhere when they were played.
     """
     found = defaultdict[str, defaultdict[str, list[float]]](lambda: defaultdict(list))
+    teams = {team for team, _ in seeds[0].tests}
     for one in seeds:
         own = one.tests[LEARNED, GENERATED]
         others = [other.tests[LEARNED, GENERATED] for other in seeds if other is not one]
         helpers: list[tuple[str, Run | None]] = [
             ("its own", own),
             *(("another seed's", run) for run in others),
-            *(("its warm one", one.tests[key]) for key in one.tests if key == (WARM, GENERATED)),
-            ("an untrained one", one.tests[UNTRAINED, GENERATED]),
+            *(
+                (said, one.tests[team, GENERATED])
+                for team, said in EARLIER.items()
+                if team in teams
+            ),
             ("a stub that returns None", None),
         ]
         for name, run in helpers:

@@ -1,10 +1,10 @@
 """Products with large layers on a CPU, by oneDNN's kernel in place of BLAS.
 
 A decoding step multiplies few rows by every weight. There BLAS first rearranges the weight, each
-time; oneDNN multiplies it as it lies, so no second copy is kept. At 32 rows that takes 0.5 to 0.7
-of the time for the output layer and gates, and gains little for narrow layers
-(python -m benchmarks.peers.coder_speed). In bfloat16 torch copies the weight once per row where
-the rows don't lie side by side, as after a prompt's last token.
+time; oneDNN multiplies it as it lies, so no second copy is kept. At 32 rows that takes 0.5 to 0.9
+of the time for the output layer and gates (python -m benchmarks.peers.coder_speed). In bfloat16
+torch copies the weight once per row where the rows don't lie side by side, as after a prompt's last
+token.
 """
 
 from __future__ import annotations

@@ -91,13 +91,17 @@ def test_a_main_programmer_that_cooperates_earns_less_with_a_stub() -> None:
     assert asyncio.run(scored(STUB)) <= 0.5
 
 
-@pytest.mark.slow
-def test_a_seed_is_killed_resumed_measured_and_reported(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(name="short")
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few problems, and short answers."""
     monkeypatch.setattr(cooperation, "BANK_SIZE", 200)
     monkeypatch.setattr(cooperation, "LEARN", {**cooperation.LEARN, "evaluate_problems": 4})
     monkeypatch.setattr(cooperation, "SMALL", replace(cooperation.SMALL, max_tokens=16))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short")
+def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Path) -> None:
     small: dict[str, Any] = {"episodes": 20, "golds": 4, "test": 2, "baselines": BASELINES[:2]}
     bench = Bench(tmp_path / "played", model, **small)
     played = [bench.play(seed) for seed in (0, 1)]
@@ -143,12 +147,8 @@ def test_a_seed_is_killed_resumed_measured_and_reported(
 
 
 @pytest.mark.slow
-def test_without_gold_the_untrained_team_learns(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cooperation, "BANK_SIZE", 200)
-    monkeypatch.setattr(cooperation, "LEARN", {**cooperation.LEARN, "evaluate_problems": 4})
-    monkeypatch.setattr(cooperation, "SMALL", replace(cooperation.SMALL, max_tokens=16))
+@pytest.mark.usefixtures("short")
+def test_without_gold_the_untrained_team_learns(model: str, tmp_path: Path) -> None:
     bench = Bench(tmp_path, model, episodes=10, golds=0, test=2, baselines=("single",))
     played = bench.play(0)
     assert {team for team, _ in played.tests} == {UNTRAINED, LEARNED}
