@@ -123,9 +123,12 @@ def run(tokens: int, problems: int, rounds: int, ways: Sequence[str]) -> tuple[R
         folder = Path(name)
         endless(Path(loadable(MODEL)), folder / "endless")
         one = replace(work(folder / "endless", tokens, 1, TASK, problems), own=True)
+        halves = replace(one, model=str(folder / HALF))
+        if HALF in ways:  # a GGUF file's weights lie in the type that they are computed in
+            endless(Path(loadable(MODEL, half=True)), folder / HALF)
         for _ in range(rounds):
             for way in ways:
-                measured = play(way, one, folder)
+                measured = play(way, halves if way == HALF else one, folder)
                 results.add(("0.5B", 1), way, measured)
                 print(f"{way}: {measured}", file=sys.stderr)
     return results, products(shape_of(MODEL), rows_of(one))
@@ -180,7 +183,19 @@ def _in_half(ways: dict[str, list[Measured]]) -> str:
     here = "has instructions for it" if computes_bfloat16() else "has no instructions for it"
     return (
         f"- In bfloat16 ours takes {ranged(cpu, '.2f')} times the CPU time and "
-        f"{ranged(memory, '.2f')} times the peak memory (this processor {here}).\n"
+        f"{ranged(memory, '.2f')} times the peak memory (this processor {here}).{_peer_of(ways)}\n"
+    )
+
+
+def _peer_of(ways: dict[str, list[Measured]]) -> str:
+    """TRL in float32 beside it."""
+    if "trl" not in ways:
+        return ""
+    sides = {"ours": ways[HALF], "trl": ways["trl"]}
+    cpu, memory = (ratios(sides, "trl", one) for one in (cpu_s, lambda one: one.peak_bytes))
+    return (
+        f" TRL in float32 takes {ranged(cpu, '.2f')} times that CPU time and "
+        f"{ranged(memory, '.2f')} times that memory."
     )
 
 

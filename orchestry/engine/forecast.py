@@ -152,7 +152,7 @@ def _faster(learn: LearnConfig, crews: Sequence[Crew], device: Device) -> str:
     large = sum(crew.shape.computing for crew in crews) >= _LARGE
     if device.on_gpu or learn.dtype != "auto" or not (large and computes_bfloat16()):
         return ""
-    return "this processor computes in bfloat16: --set learn.dtype=bfloat16 takes less time"
+    return "this processor knows bfloat16: --set learn.dtype=bfloat16 takes less time and memory"
 
 
 def _price(row: Gpu | None, given: float | None, seconds: float | None) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """A GGUF file as transformers takes a model: converted once, and kept in the user's cache.
 
 Config and tokenizer are made by transformers. The weights are written one after the other, so that
-memory holds one of them: in float32, because most are not exact in a half precision
-(docs/benchmarks.md#a-gguf-file-converted-for-training) and the embedded provider uses the exact
-ones. A process that computes in float32 maps the file, and so shares its memory with others.
+memory holds one of them. They are written in the type that they are computed in, so that a process
+maps the file and shares its memory with others: in float32, since most are not exact in a half
+precision (docs/benchmarks.md#a-gguf-file-converted-for-training) and the embedded provider uses the
+exact ones, or rounded to bfloat16, as torch rounds them.
 """
 
 from __future__ import annotations
@@ -37,37 +38,40 @@ _FORMAT = 2
 _SUMS = "checksums.json"
 _AT_ONCE = 1 << 20
 """Numbers that are made at a time: as many as a cache holds."""
-_BYTES = 4
-"""Of a number in float32."""
+_BYTES = {False: 4, True: 2}
+"""Of a number in float32, and in bfloat16."""
 _ENDS = {"qwen2": "<|endoftext|>"}
 """By the file's name of a tokenizer: a token that ends answers too, as the model's makers say. GGUF
 files name one only."""
 
 
-def converted_folder(weights: Gguf, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Where a GGUF file's model lies once it was converted; None while its sha256 is not known."""
+def converted_folder(
+    weights: Gguf, environ: Mapping[str, str] = os.environ, half: bool = False
+) -> Path | None:
+    """Where a GGUF file's model lies once it was converted, `half`: to bfloat16; None while its
+    sha256 is not known."""
     if (sha256 := weights.sha256) is None:
         return None
     name = Path(weights.name.rpartition(":")[2]).stem
-    return cache(environ) / "converted" / f"{name}-{sha256}-v{_FORMAT}"
+    return cache(environ) / "converted" / f"{name}-{sha256}-v{_FORMAT}{'-bf16' * half}"
 
 
-def converted(weights: Gguf, environ: Mapping[str, str] = os.environ) -> Path:
+def converted(weights: Gguf, environ: Mapping[str, str] = os.environ, half: bool = False) -> Path:
     """The folder with the GGUF's model as transformers saves it, made at the first call.
 
     Written whole or not at all; other processes wait for the one that converts. Raises ConfigError
     for an architecture that transformers can't read, and OrchestryError if the folder can't be
     written or is damaged.
     """
-    folder = converted_folder(weights, environ)
+    folder = converted_folder(weights, environ, half)
     if folder is None or not folder.is_dir():
         gguf = weights.fetch()
-        folder = cast(Path, converted_folder(weights, environ))
+        folder = cast(Path, converted_folder(weights, environ, half))
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f"{folder}.lock"):
                 if not folder.is_dir():  # another process may have been first
-                    _convert(gguf, folder)
+                    _convert(gguf, folder, half)
         except OSError as error:
             raise OrchestryError(
                 f"the converted model can't be written to {folder.parent} ({reason(error)}): make "
@@ -85,16 +89,17 @@ def converted(weights: Gguf, environ: Mapping[str, str] = os.environ) -> Path:
     return folder
 
 
-def _convert(gguf: Path, folder: Path) -> None:
+def _convert(gguf: Path, folder: Path, half: bool) -> None:
     from orchestry.backends.local.model import quiet, require_local
 
     require_local()
     try:
         header = read_header(gguf)
-        need_room(folder.parent, _BYTES * sum(one.numbers for one in header.tensors.values()))
+        numbers = sum(one.numbers for one in header.tensors.values())
+        need_room(folder.parent, _BYTES[half] * numbers)
         with new_folder(folder) as part, progress_bar(f"Converting {gguf.name} (once)") as show:
             with quiet():
-                _save(header, gguf, part, show)
+                _save(header, gguf, part, half, show)
             sums = {file.name: _checksum(file) for file in sorted(part.iterdir())}
             (part / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
     except (ValueError, KeyError, NotImplementedError) as error:
@@ -104,17 +109,20 @@ def _convert(gguf: Path, folder: Path) -> None:
         ) from error
 
 
-def _save(header: Header, gguf: Path, part: Path, progress: Progress) -> None:
+def _save(header: Header, gguf: Path, part: Path, half: bool, progress: Progress) -> None:
     """Writes config, weights and tokenizer."""
+    import torch
+
     planned = _planned(header, part)
     if planned is None:
         model = _loaded(gguf)
-        model.save_pretrained(part)
+        (model.to(torch.bfloat16) if half else model).save_pretrained(part)
     else:
         model, weights = planned
+        model.config.dtype = torch.bfloat16 if half else torch.float32
         model.config.save_pretrained(part)
         with (part / "model.safetensors").open("wb") as file:
-            _save_weights(weights, gguf, file, progress)
+            _save_weights(weights, gguf, file, half, progress)
     tokenizer = _tokenizer(header, gguf, model.config.model_type)
     tokenizer.save_pretrained(part)
     drawing, splits = model.generation_config, header.fields.get("tokenizer.ggml.pre")
@@ -209,15 +217,16 @@ def _by_name(header: Header, model: Any) -> dict[str, _Weight]:
 
 
 def _save_weights(
-    weights: Mapping[str, _Weight], gguf: Path, file: IO[bytes], progress: Progress
+    weights: Mapping[str, _Weight], gguf: Path, file: IO[bytes], half: bool, progress: Progress
 ) -> None:
     """Writes them as safetensors."""
     import numpy as np
 
     spec, size = dict[str, Any](__metadata__={"format": "pt"}), 0
     for name, one in weights.items():
-        end = size + _BYTES * math.prod(one.shape)
-        spec[name] = {"dtype": "F32", "shape": one.shape, "data_offsets": (size, end)}
+        end = size + _BYTES[half] * math.prod(one.shape)
+        kind = "BF16" if half else "F32"
+        spec[name] = {"dtype": kind, "shape": one.shape, "data_offsets": (size, end)}
         size = end
     head = json.dumps(spec).encode()
     file.write(struct.pack("<Q", len(head)) + head)
@@ -227,8 +236,17 @@ def _save_weights(
         values = one.process(_dequantized(data, one.stored, room))
         if values.shape != one.shape:
             raise ValueError(f"{name} has the shape {values.shape}, and the model {one.shape}")
-        file.write(np.ascontiguousarray(values, "<f4").data)
+        values = np.ascontiguousarray(values, "<f4")
+        file.write((_rounded(values) if half else values).data)
         progress(file.tell() - begin, size)
+
+
+def _rounded(values: NDArray[Any]) -> NDArray[Any]:
+    """The upper halves of float32 numbers, rounded to the nearest bfloat16 and ties to even."""
+    import torch
+
+    rounded: NDArray[Any] = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
+    return rounded
 
 
 def _dequantized(data: NDArray[Any], stored: Stored, room: NDArray[Any]) -> NDArray[Any]:

@@ -173,6 +173,8 @@ def load_base(
     """
     hush()
     require_local()
+    import torch
+
     from orchestry.backends.local.logprobs import never_drops
     from orchestry.backends.local.wide import widen
 
@@ -182,7 +184,8 @@ def load_base(
     options: dict[str, Any] = {"dtype": precision}
     if quantize is not None:
         options |= quantized(quantize, place, precision)
-    weights, source = gguf_named(name, environ), loadable(name, environ)
+    weights = gguf_named(name, environ)
+    source = loadable(name, environ, half=precision == torch.bfloat16)
     _check_found(name, source)
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
@@ -216,15 +219,15 @@ def require_installed() -> None:
         )
 
 
-def loadable(name: str, environ: Mapping[str, str] = os.environ) -> str:
+def loadable(name: str, environ: Mapping[str, str] = os.environ, half: bool = False) -> str:
     """The base's source for transformers: a folder's full path or a hub's id.
 
-    Raises as load_base does; a GGUF file is converted first if needed.
+    Raises as load_base does; a GGUF file is converted first if needed, `half`: to bfloat16.
     """
     from orchestry.backends.local.converted import converted
 
     weights = gguf_named(name, environ)
-    return source_of(name) if weights is None else str(converted(weights, environ))
+    return source_of(name) if weights is None else str(converted(weights, environ, half))
 
 
 def require_local() -> None:

@@ -161,8 +161,8 @@ def on_disk(model: str) -> Path | None:
     Raises ConfigError for a path that is no folder.
     """
     if weights := gguf_named(model):
-        folder = converted_folder(weights)
-        return folder if folder and folder.is_dir() else None
+        folders = (converted_folder(weights, half=half) for half in (False, True))
+        return next((folder for folder in folders if folder and folder.is_dir()), None)
     source = Path(source_of(model))
     if source.is_dir():
         return source

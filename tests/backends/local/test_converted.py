@@ -16,6 +16,7 @@ pytest.importorskip("gguf")
 
 from safetensors.torch import load_file
 
+from orchestry.backends.local import converted as converting
 from orchestry.backends.local.converted import _loaded, converted, converted_folder
 from orchestry.backends.local.model import base_digest, load_base, source_of
 from orchestry.backends.local.sizes import shape_of
@@ -73,6 +74,26 @@ def test_the_converted_model_is_the_ggufs_and_made_once(
     assert base.tokenizer.chat_template == TEMPLATE
     assert base.tokenizer.tokenize("1ab2") == ["1", "ab", "2"]
     assert base.eos_ids == {2}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_in_bfloat16_each_weight_lies_as_torch_rounds_it(
+    made: Path, source: Path, environ: dict[str, str], whole: bool, monkeypatch: Any
+) -> None:
+    if whole:  # as where transformers has to load the file
+        monkeypatch.setattr(converting, "_planned", lambda header, part: None)
+        environ = {"XDG_CACHE_HOME": str(Path(environ["XDG_CACHE_HOME"]) / "whole")}
+    base = load_base(str(source), "bfloat16", device="cpu", environ=environ)
+    folder = converted(gguf(str(source)), environ, half=True)
+    assert folder.name == f"{made.name}-bf16"
+    exact, stored = (load_file(one / "model.safetensors") for one in (made, folder))
+    assert stored.keys() == exact.keys()
+    for name, weight in base.model.named_parameters():
+        if name in exact:
+            assert torch.equal(weight, exact[name].bfloat16())
+            assert torch.equal(weight, stored[name])
+    size = (folder / "model.safetensors").stat().st_size
+    assert size < 0.6 * (made / "model.safetensors").stat().st_size
 
 
 @pytest.mark.parametrize("rounded", [False, True])
