@@ -91,21 +91,21 @@ def together_now(
     flying: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Entrant]:
     """Who plays the next pairs: the retest, and of each agent TOGETHER rules, one prompt and one
-    example, those first who have played least (pairs in flight count), then likely winners.
+    example, likely winners first.
 
     Where an agent has `most` behaviours already, one alone: two would push out only one other, and
-    each would seem to cost half of it.
+    each would seem to cost half of it. New ones don't come first: they would use up the pairs with
+    which an earlier one could win. Pairs in flight, which nobody has seen, lower a chance.
     """
 
-    def rank(one: Entrant) -> tuple[bool, float, str]:
-        played = len(one.gains) + flying.get(one.behavior, 0)
-        return played >= FIRST, -one.chance(left), one.behavior
+    def rank(one: Entrant) -> tuple[float, str]:
+        waiting = flying.get(one.behavior, 0) / (FIRST + len(one.gains))
+        return -one.chance(left, race.pool) / (1.0 + waiting), one.behavior
 
     ranked = sorted(race.candidates, key=rank)
     chosen, counts = [one for one in race.entrants if one.kind == "retest"], Counter[str]()
     for one in ranked:
-        behavior = library.find(one.behavior)
-        assert behavior is not None, f"{one.behavior} races and is not in the library"
+        behavior = behavior_of(library, one.behavior)
         full = len(library.added(behavior.agent)) >= most
         place = behavior.agent if full else f"{behavior.kind} {behavior.agent}"
         if counts[place] < (TOGETHER if behavior.kind == "rule" and not full else 1):

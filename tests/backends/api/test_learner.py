@@ -6,9 +6,10 @@ import asyncio
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -277,17 +278,59 @@ async def test_what_a_race_finds_does_not_depend_on_which_play_ends_first(
     assert found[0] == found[1] == found[2]
 
 
-def test_new_ones_take_the_place_of_those_that_lead_for_one_batch_only() -> None:
-    old = [Behavior(agent="writer", text=text, status="trial") for text in [*texts()][:TOGETHER]]
-    new = [Behavior(agent="writer", text=text) for text in [*texts()][TOGETHER : 2 * TOGETHER]]
+@pytest.mark.parametrize(("kind", "places"), [("rule", TOGETHER), ("example", 1)])
+def test_those_that_lead_keep_their_places_when_new_ones_come(
+    kind: Literal["rule", "example"], places: int
+) -> None:
+    old, new = (
+        [Behavior(agent="writer", kind=kind, text=text) for text in [*texts()][first:][:places]]
+        for first in (0, TOGETHER)
+    )
     library = Library(task="words", model="m", behaviors=(*old, *new))
     seen = tuple(Entrant(behavior=b.id, gains=(0.3,) * FIRST) for b in old)
-    fresh = tuple(Entrant(behavior=b.id) for b in new)
-    race = Race(pool=0.05, entrants=(*seen, *fresh))
-    first = together_now(race, library, 100.0, 4)
-    assert {one.behavior for one in first} == {b.id for b in new}
-    second = together_now(race, library, 100.0, 4, {one.behavior: FIRST for one in first})
-    assert {one.behavior for one in second} == {b.id for b in old}
+    race = Race(pool=0.05, entrants=(*seen, *(Entrant(behavior=b.id) for b in new)))
+    assert {one.behavior for one in together_now(race, library, 100.0, 4)} == {b.id for b in old}
+    lost = tuple(Entrant(behavior=b.id, gains=(-0.1,) * FIRST) for b in old)
+    race = Race(pool=0.05, entrants=(*lost, *(Entrant(behavior=b.id) for b in new)))
+    assert {one.behavior for one in together_now(race, library, 100.0, 4)} == {b.id for b in new}
+
+
+def test_new_ones_that_can_only_play_alone_share_the_pairs_in_flight() -> None:
+    new = [Behavior(agent="writer", kind="example", text=text) for text in texts()][:3]
+    library = Library(task="words", model="m", behaviors=tuple(new))
+    race = Race(pool=0.05, entrants=tuple(Entrant(behavior=b.id) for b in new))
+    flying = Counter[str]()
+    for _ in range(6):
+        (one,) = together_now(race, library, 100.0, 4, flying)
+        flying[one.behavior] += BATCH
+    assert set(flying.values()) == {2 * BATCH}
+
+
+async def test_an_example_that_helps_wins_although_each_update_brings_others(
+    block: Sequence[EpisodeRecord],
+) -> None:
+    """Only one at a time stands in a prompt. Where each had to play FIRST pairs, none ever won."""
+    won = [await _wins(0.1, block, seed) for seed in range(4)]
+    assert sum(won) >= 3
+
+
+async def _wins(gain: float, block: Sequence[EpisodeRecord], seed: int) -> bool:
+    """Whether it is accepted, after four updates with three examples each."""
+    drawn = texts(gain)
+    states = [started(Library(task="words", model="m"))]
+    for _ in range(4):
+        new = (Behavior(agent="writer", kind="example", text=next(drawn)) for _ in range(3))
+        library = states[-1].library
+        for behavior in new:
+            library = library.put(behavior)
+        states[-1] = states[-1].model_copy(update={"library": library})
+        subject = learner(
+            texts(), Planted(), states, seed=seed, share=1.2, propose=("feedback",), in_search=False
+        )
+        await subject.update(block, {})
+        states = subject.states
+    (best,) = (b for b in states[-1].library.behaviors if b.text.endswith(f" {gain}"))
+    return best.status == "accepted"
 
 
 def test_coins_are_fair_and_independent() -> None:
