@@ -411,11 +411,16 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
     exist yet a free stand-in answers. Raises ConfigError; without `need_key` not for a missing
     key."""
     found, team = dict[Stage, RunConfig](), _first(config)
+    base: dict[str, Any] | None = None
+    """That of the weights that the last distillation leaves."""
     for stage in stages:
         if stage.step == "distil":
             _check_distil(config, stages, stage, team)
+            base = distilling(config, stage, team)[0]["provider"]
             continue
         plain = plain_of(config, stage, team)
+        if stage.step == "magrpo" and base and "provider" not in _given(config, stage):
+            plain["provider"] = base
         if unfit := [key for key, value in _PLAYED.items() if plain.get(key, value) != value]:
             raise ConfigError(
                 f"a recipe teaches the task's team on its train problems: leave out {unfit[0]}"

@@ -94,13 +94,16 @@ def together_now(
     example, likely winners first.
 
     Where an agent has `most` behaviours already, one alone: two would push out only one other, and
-    each would seem to cost half of it. New ones don't come first: they would use up the pairs with
-    which an earlier one could win. Pairs in flight, which nobody has seen, lower a chance.
+    each would seem to cost half of it. Rules of less than FIRST pairs come before all others, since
+    most have a place anyway. New examples and prompts don't: they would use up the pairs with which
+    an earlier one could win. Of these, pairs in flight, which nobody has seen, lower a chance.
     """
 
-    def rank(one: Entrant) -> tuple[float, str]:
-        waiting = flying.get(one.behavior, 0) / (FIRST + len(one.gains))
-        return -one.chance(left, race.pool) / (1.0 + waiting), one.behavior
+    def rank(one: Entrant) -> tuple[bool, float, str]:
+        waiting, chance = flying.get(one.behavior, 0), one.chance(left, race.pool)
+        if behavior_of(library, one.behavior).kind == "rule":
+            return len(one.gains) + waiting >= FIRST, -chance, one.behavior
+        return True, -chance / (1.0 + waiting / (FIRST + len(one.gains))), one.behavior
 
     ranked = sorted(race.candidates, key=rank)
     chosen, counts = [one for one in race.entrants if one.kind == "retest"], Counter[str]()

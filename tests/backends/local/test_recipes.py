@@ -68,6 +68,15 @@ def whole(model: str, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
+def test_a_forecast_knows_the_base_that_a_distillation_will_leave(
+    model: str, tasks: Path, tmp_path: Path
+) -> None:
+    given = [one for one in sets("search+distil+magrpo", model, tasks) if "magrpo.prov" not in one]
+    config = resolve([], given)
+    parts = dict(forecast(config, stages_of(tmp_path, config.recipe.steps)))
+    assert parts["3 magrpo"].provider.model == model
+
+
 def test_each_stage_goes_on_with_the_team_of_the_one_before(whole: Path) -> None:
     distilled, learned = stage(whole, "2-distil"), stage(whole, "3-magrpo")
     start = learned.folder / "start" / "left" / "adapter_model.safetensors"
