@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestry.core.distribution import install
 
 if TYPE_CHECKING:
+    from orchestry.backends.local.fits import Work
     from orchestry.core.config import RunConfig
 
 Mark = Literal["ok", "absent", "bad"]
@@ -125,6 +126,8 @@ class Room:
     """In units of 1e9 bytes; None: unknown."""
     on_gpu: bool
     bfloat16: bool = True
+    here: bool = True
+    """Whether it is this machine's."""
 
 
 def room(gpu: str | None, found: list[Card] | str) -> Room:
@@ -135,7 +138,7 @@ def room(gpu: str | None, found: list[Card] | str) -> Room:
 
     if gpu is not None:
         row = gpu_named(gpu)
-        return Room(row.memory_gb, True, row.bfloat16)
+        return Room(row.memory_gb, True, row.bfloat16, here=False)
     if isinstance(found, str):
         return Room(memory_gb(), False)
     return Room(found[0].free_gb, True, found[0].bfloat16)
@@ -143,8 +146,8 @@ def room(gpu: str | None, found: list[Card] | str) -> Room:
 
 def what_fits(config: RunConfig, models: list[str], into: Room) -> Iterator[Line]:
     """Memory of backend local with the config's settings: of each of these models in several ways,
-    else the largest known ones that fit, in one line. Raises ConfigError for a model of unknown
-    sizes."""
+    and its time here where it is fetched and fits; else the largest known ones that fit, in one
+    line. Raises ConfigError for a model of unknown sizes."""
     from orchestry.backends.local.sizes import KNOWN, model_named
 
     agents, learn = _agents(config), config.learn
@@ -162,6 +165,8 @@ def what_fits(config: RunConfig, models: list[str], into: Room) -> Iterator[Line
             told = f"{model}, {name + ', ' if name else ''}{settings}: about {gb['total']:.2g} GB"
             told += f" of {free} free ({parts})"
             yield "fits", "ok" if fits else "absent", told, "" if fits else _SMALLER
+        if models and into.here and (free_gb is None or figures[""]["total"] <= free_gb):
+            yield from _time(config, model, agents)
         least, name = min((gb["total"], name) for name, gb in figures.items())
         if free_gb is not None and least <= free_gb:
             way = f" ({name})" if name else ""
@@ -194,15 +199,44 @@ def _agents(config: RunConfig) -> int:
 def _needed(
     config: RunConfig, model: str, agents: int, way: Mapping[str, Any], into: Room
 ) -> dict[str, float]:
-    from orchestry.backends.local.fits import Crew, Work, in_gb, memory, on_gpu_without_bfloat16
+    from orchestry.backends.local.fits import Crew, in_gb, memory, on_gpu_without_bfloat16
     from orchestry.backends.local.sizes import shape_of
     from orchestry.core.config import validate
     from orchestry.core.resolve import merge
 
     learn = validate(merge(config.plain(), {"learn": way})).learn
     learn = learn if into.bfloat16 else on_gpu_without_bfloat16(learn)
-    rows = learn.every * learn.samples * agents
-    work = Work(PROMPT, config.sampling.max_tokens, rows, learn.samples, learn.every)
+    work = _update(config, agents)
     alone = learn.method == "full" and not learn.shared
     crews = [Crew(shape_of(model), 1)] * agents if alone else [Crew(shape_of(model), agents)]
     return in_gb(memory(crews, learn, [work], into.on_gpu))
+
+
+def _update(config: RunConfig, agents: int) -> Work:
+    """What an update draws, with prompts of PROMPT tokens and answers as long as they may be."""
+    from orchestry.backends.local.fits import Work
+
+    learn = config.learn
+    rows = learn.every * learn.samples * agents
+    return Work(PROMPT, config.sampling.max_tokens, rows, learn.samples, learn.every)
+
+
+def _time(config: RunConfig, model: str, agents: int) -> Iterator[Line]:
+    """How long an update takes, by drawing and learning once with the real weights."""
+    from orchestry.backends.local.pace import measure
+    from orchestry.backends.local.sizes import on_disk
+    from orchestry.cli.dry_run import spoken
+    from orchestry.core.types import Member
+
+    if on_disk(model) is None:
+        return
+    work = _update(config, agents)
+    team = {role: Member(role, "", model, work.answer) for role in map(str, range(agents))}
+    pace = measure(team, config.learn, work, config.seed)
+    prompts, drawn = work.rows / work.samples * work.prompt, work.rows * work.answer
+    seconds = (prompts + drawn) * pace.learned_s + prompts * pace.prompt_s + drawn * pace.drawn_s
+    told = (
+        f"{model}: about {spoken(seconds)} per update of {work.groups} problems, if all prompts "
+        f"have {work.prompt} tokens and all answers {work.answer} (by a short measurement here)"
+    )
+    yield "time", "ok", told, ""

@@ -234,6 +234,19 @@ def test_what_a_model_needs_is_told_in_several_ways(cli: CommandLine) -> None:
     cli("doctor", "--gpu", "t5").failed(2, "unknown GPU 't5'")
 
 
+def test_a_model_that_is_here_is_timed(cli: CommandLine, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from tests.backends.local.tiny import tiny_folder
+
+    folder = tiny_folder(tmp_path / "tiny")
+    checks = json.loads(cli("doctor", "--json", "--fits", str(folder)).out)["checks"]
+    (time,) = (check["found"] for check in checks if check["name"] == "time")
+    told = r": about [\d,]+ (s|min|h)( \d+ (s|min))? per update of 8 problems, if all prompts"
+    assert re.search(told, time)
+    elsewhere = json.loads(cli("doctor", "--json", "--fits", str(folder), "--gpu", "l4").out)
+    assert not [check for check in elsewhere["checks"] if check["name"] == "time"]
+
+
 BODY = """
 provider: {model: openai/own, extra_body: {top_k: 1}, rename: {max_tokens: max_new_tokens}}
 judge: {provider: {model: openai/judge, system: user}}
