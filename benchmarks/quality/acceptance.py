@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks import page
 from benchmarks.quality import acceptance_learner
 from benchmarks.quality.acceptance_learner import Script, found_script, mixed_script, null_script
-from benchmarks.quality.acceptance_report import FOUND, NULLS, section
+from benchmarks.quality.acceptance_report import FINDS, FOUND, NULLS, section
 from benchmarks.quality.planted_prompts import (
     MINIBATCH,
     NOISES,
@@ -87,8 +87,8 @@ def script_of(job: Job) -> Script:
     """What is distilled in a run: a function of the job."""
     kind, gain, noise, number = job
     rng = random.Random(derive("acceptance", kind, gain, noise, number))
-    if kind == "found":
-        return found_script(gain, rng)
+    if kind in FINDS:
+        return found_script(gain, rng, examples=kind == "shown")
     return mixed_script(rng) if kind == "mixed" else null_script(kind, rng)
 
 
@@ -99,7 +99,7 @@ def play(job: Job) -> dict[str, Any]:
     script = script_of(job)
     run = acceptance_learner.play(script, noise, number)
     found: dict[str, Any] = {"learner": run}
-    if kind != "found":
+    if kind not in FINDS:
         rng = random.Random(derive("acceptance", "rules", *job))
         world = new_world(NOISES[noise], rng)
         effects = [effect for update in script.effects for effect in update]
@@ -119,7 +119,10 @@ def measure(runs: int, workers: int) -> dict[str, Any]:
         nulls = {kind: [*of(kind, 0.0, 0), *of(kind, 0.0, 1)] for kind in NULLS}
         return {
             "sd": [{"sd": noise.sd, "measured": noise_of(i)} for i, noise in enumerate(NOISES)],
-            "found": [summed(of("found", gain, noise), gain, noise) for gain, noise, _ in FOUND],
+            **{
+                kind: [summed(of(kind, gain, noise), gain, noise) for gain, noise, _ in FOUND]
+                for kind in FINDS
+            },
             "null": {kind: false_share(played) for kind, played in nulls.items()},
             "mixed": mixed([*of("mixed", 0.0, 0), *of("mixed", 0.0, 1)]),
         }

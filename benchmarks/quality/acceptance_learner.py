@@ -25,10 +25,10 @@ from orchestry.backends.api.distil import Author
 from orchestry.backends.api.learner import Learner, State
 from orchestry.backends.api.pairs import Played
 from orchestry.backends.gold import Move
-from orchestry.backends.library import Behavior, Library
+from orchestry.backends.library import Behavior, Library, told
 from orchestry.core.config import BehaviorsConfig, RunConfig, SearchConfig
 from orchestry.core.seeds import derive
-from orchestry.core.types import AgentSpec, Completion, Message, Problem, Request, Turn
+from orchestry.core.types import AgentSpec, Completion, Example, Message, Problem, Request, Turn
 from orchestry.store.records import CreditRecord, EpisodeRecord, NodeRecord
 
 TEAM = tuple(AgentSpec(role=role, goal=role) for role in ("writer", "reviewer", "refactorer"))
@@ -51,11 +51,13 @@ class Script:
     effects: tuple[tuple[float, ...], ...]
     spread: float = SPREAD
     """Sd of each rule's effect from problem to problem."""
+    examples: bool = False
+    """Whether they are no rules but examples, from gold."""
 
     def rules(self) -> dict[str, float]:
         """Effect by text, in order."""
         return {
-            _text(update, place): effect
+            told(_shown(update, place)) if self.examples else _text(update, place): effect
             for update, effects in enumerate(self.effects)
             for place, effect in enumerate(effects)
         }
@@ -98,12 +100,12 @@ def searched() -> int:
     return default_calls() * default_updates()
 
 
-def found_script(gain: float, rng: random.Random) -> Script:
+def found_script(gain: float, rng: random.Random, examples: bool = False) -> Script:
     """The rule with the gain comes once, in update 1 or 2, at a random place among useless ones,
     which come in every update."""
     updates = [[0.0] * USELESS for _ in range(default_updates())]
     updates[rng.randrange(2)].insert(rng.randrange(USELESS + 1), gain)
-    return Script(tuple(map(tuple, updates)))
+    return Script(tuple(map(tuple, updates)), examples=examples)
 
 
 def null_script(kind: str, rng: random.Random) -> Script:
@@ -128,9 +130,14 @@ def mixed_script(rng: random.Random) -> Script:
 class Arena:
     """A planted world. Rewards of two libraries on one draw are independent, as two answers are."""
 
-    def __init__(self, world: World, rules: dict[str, tuple[float, ...]]) -> None:
+    def __init__(
+        self,
+        world: World,
+        rules: dict[str, tuple[float, ...]],
+        golds: Callable[[], Sequence[Move]] = tuple,
+    ) -> None:
         """`rules` has each text's chances of success, of shape (P,), were it the only one."""
-        self._world, self._rules = world, rules
+        self._world, self._rules, self._golds = world, rules, golds
         self._turns = dict[tuple[str, ...], tuple[Turn, ...]]()
 
     async def play(
@@ -141,8 +148,8 @@ class Arena:
         return Played(value, self._turns.setdefault(texts, _turns(texts)))
 
     async def gold(self, seed: int, count: int) -> Sequence[Move]:
-        """None: only planted texts race."""
-        return ()
+        """The planted examples of the update under way: only planted texts race."""
+        return self._golds()
 
     def reward(self, library: Library, place: int, rng: random.Random) -> float:
         """Of one sample on the problem at that place."""
@@ -168,6 +175,14 @@ class Distiller:
         whole = "behaviors" not in request.response_schema["properties"]
         return json.dumps(said[-1] if whole else {"behaviors": said[:-1]})
 
+    def golds(self) -> list[Move]:
+        """The examples of the update under way."""
+        shown = (_shown(self.update, place) for place in range(len(self._now)))
+        return [
+            Move(TEAM[BLAMED].role, f"train{place}", one.asked, one.answered)
+            for place, one in enumerate(shown)
+        ]
+
     def block(self) -> list[EpisodeRecord]:
         """The episodes before this update; where nothing is to be distilled, without contrast."""
         return [_episode(default_calls(), contrast=bool(self._now))]
@@ -191,9 +206,10 @@ def play(
     rng = random.Random(derive("acceptance", "learner", noise, number))
     world, rules = new_world(NOISES[noise], rng), script.rules()
     chances = {text: world.shifted(effect, script.spread, rng) for text, effect in rules.items()}
-    distiller, arena = Distiller(script), Arena(world, chances)
+    distiller = Distiller(script)
+    arena = Arena(world, chances, distiller.golds)
     learner = Learner(
-        BehaviorsConfig(enabled=True),
+        BehaviorsConfig(enabled=True, propose=("gold",) if script.examples else None),
         derive("acceptance", "learner", noise, number),
         TEAM,
         prompts={spec.role: "" for spec in TEAM},
@@ -243,6 +259,12 @@ def _contained(library: Library, behaviors: Sequence[Behavior]) -> tuple[str, ..
 def _text(update: int, place: int) -> str:
     """Shares no word with another one, so that none is taken for a near-duplicate."""
     return f"first{update}x{place} second{update}x{place} third{update}x{place}"
+
+
+def _shown(update: int, place: int) -> Example:
+    """The same as an example."""
+    asked, _, answered = _text(update, place).partition(" ")
+    return Example(asked=asked, answered=answered)
 
 
 def _turns(texts: tuple[str, ...]) -> tuple[Turn, ...]:

@@ -24,6 +24,13 @@ from orchestry.report.text import table
 
 FOUND = ((0.10, 0, 0.8), (0.10, 1, 0.8), (0.05, 0, 0.6), (0.05, 1, 0.0))
 """Planted gain, place of the noise, and the share of runs that should find it; 0: no goal."""
+FINDS = {
+    "found": "One rule with a gain is distilled once, in update 1 or 2, at a random place among "
+    f"{USELESS} useless ones; {USELESS} useless ones come in every other update:",
+    "shown": "The same with examples from gold in place of rules. Only one of an agent's examples "
+    "stands in a pair, so that they share the pairs:",
+}
+"""Runs in which one of all has a gain."""
 RULES = {
     "learner": "the learner",
     "t_test": f"t-test, {T_PAIRS} pairs, uncorrected",
@@ -47,7 +54,7 @@ def section(found: dict[str, Any]) -> str:
         f"differences an sd of {sds}. Default runs of the whole learner: 20 episodes, 3 agents, "
         f"{default_updates()} updates, {searched()} calls of search; only what is distilled is "
         "scripted. Points are hundredths of the reward; intervals are 95 %, Wilson's for shares.",
-        found_part(found["found"]),
+        *(f"{told}\n\n{found_part(found[kind])}" for kind, told in FINDS.items()),
         null_part(found["null"]),
         mixed_part(found["mixed"]),
     ]
@@ -73,13 +80,11 @@ def found_part(found: list[dict[str, Any]]) -> str:
                 "goal": f"{goal:.0%}, {verdict(met)}" if goal else "none",
                 "pairs, median": f"{each['pairs']}",
                 "calls, times the search's": f"{each['spent']:.2f}",
-                "runs with a useless rule accepted": f"{each['false']}",
+                "runs with a useless one accepted": f"{each['false']}",
             }
         )
     dear = max(each["spent"] for each in found)
     return (
-        f"One rule with a gain is distilled once, in update 1 or 2, at a random place among "
-        f"{USELESS} useless ones; {USELESS} useless ones come in every other update:\n\n"
         f"{columns(rows)}\n\n"
         f"Goal of at most {MOST_SHARE:g} times the search's calls: {verdict(dear <= MOST_SHARE)}."
     )

@@ -20,7 +20,7 @@ from benchmarks.quality.acceptance import (
     t_test,
 )
 from benchmarks.quality.acceptance_learner import Run, default_updates
-from benchmarks.quality.acceptance_report import section
+from benchmarks.quality.acceptance_report import FINDS, section
 from benchmarks.quality.planted_prompts import NOISES, Candidate, World, new_world
 
 
@@ -91,9 +91,10 @@ def test_runs_are_counted() -> None:
 def test_a_missed_goal_is_called_missed() -> None:
     none: dict[str, list[Outcome]] = {"t_test": [], "gepa": []}
     played = [{"learner": BAD, **none}] * 10
+    rows = [summed(played, gain, noise) for gain, noise in ((0.1, 0), (0.05, 1))]
     found = {
         "sd": [{"sd": 0.2, "measured": 0.2}],
-        "found": [summed(played, gain, noise) for gain, noise in ((0.1, 0), (0.05, 1))],
+        **dict.fromkeys(FINDS, rows),
         "null": {"equal": false_share(played)},
         "mixed": mixed(played),
     }

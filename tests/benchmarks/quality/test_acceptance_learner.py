@@ -24,8 +24,9 @@ from orchestry.backends.api.pairs import cost
 from orchestry.backends.library import Behavior, Library
 
 
-def test_a_large_gain_is_found_soon_and_a_run_repeats() -> None:
-    script = Script(((0.3, -0.3, -0.3), (), (), ()))
+@pytest.mark.parametrize("examples", [False, True])
+def test_a_large_gain_is_found_soon_and_a_run_repeats(examples: bool) -> None:
+    script = Script(((0.3, -0.3, -0.3), (), (), ()), examples=examples)
     runs = [play(script, 0, number) for number in range(4)]
     assert [run.accepted for run in runs] == [(0.3,)] * 4
     assert all(run.won_after <= 60 for run in runs)
