@@ -41,16 +41,23 @@ class Experiment:
     """Flags of `orchestry evaluate`, for each seed's run."""
     at_once: int = 1
     """Runs that are played at the same time."""
+    stage: str = ""
+    """Of a recipe the stage whose team is measured; its baselines have that stage's model."""
 
     def folder(self, root: Path, seed: int) -> Path:
         """Where a seed's run lies."""
         return root / f"{self.name}-seed-{seed}"
 
+    def team(self, root: Path, seed: int) -> str:
+        """The run of a seed whose team is measured."""
+        folder = self.folder(root, seed)
+        return str(folder / "stages" / self.stage if self.stage else folder)
+
     def training(self, root: Path, seed: int) -> list[tuple[str, ...]]:
         """A seed's run and its evaluation."""
         folder = str(self.folder(root, seed))
         first = ("run", *self.run, "--seed", str(seed), "--run-dir", folder)
-        return [first, ("evaluate", folder, *self.evaluate)]
+        return [first, ("evaluate", self.team(root, seed), *self.evaluate)]
 
     def commands(self, root: Path) -> Iterator[tuple[str, ...]]:
         """All commands from nothing, in order."""
@@ -61,8 +68,8 @@ class Experiment:
 
     def comparison(self, root: Path) -> tuple[str, ...]:
         """The baselines' command."""
-        folder = str(self.folder(root, self.seeds[0]))
-        return ("baselines", "run", "all", "--of", folder, *self.baselines)
+        team = self.team(root, self.seeds[0])
+        return ("baselines", "run", "all", "--of", team, *self.baselines)
 
     def report(self, root: Path, out: Path) -> tuple[str, ...]:
         """The report's command."""
@@ -72,6 +79,21 @@ class Experiment:
 
 API = ("--backend", "api", "--provider", "embedded")
 EXPERIMENTS = (
+    Experiment(
+        "two_models",
+        run=(
+            "--config",
+            "two_models",
+            "--set",
+            "learn.dtype=bfloat16",
+            "--set",
+            "learn.threads=1",
+        ),
+        seeds=(0,),
+        baselines=("--samples", "2", "--episodes", "40"),
+        evaluate=("--samples", "4", "--episodes", "40"),
+        stage="3-magrpo",
+    ),
     Experiment(
         "tldr-local",
         run=(
@@ -114,7 +136,7 @@ def play(experiment: Experiment, root: Path) -> None:
 def _train(experiment: Experiment, root: Path, seed: int) -> None:
     run, evaluation = experiment.training(root, seed)
     folder = experiment.folder(root, seed)
-    call(("resume", str(folder)) if (folder / "journal.jsonl").exists() else run)
+    call(("resume", str(folder)) if (folder / "config.yaml").exists() else run)
     call(evaluation)
 
 
