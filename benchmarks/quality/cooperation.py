@@ -40,6 +40,7 @@ from typing import Any
 from benchmarks import kept, page
 from benchmarks.problems import spread, written
 from benchmarks.quality.cooperation_curve import curve, in_config
+from benchmarks.quality.cooperation_plot import draw
 from benchmarks.quality.cooperation_report import Played, report
 from benchmarks.quality.cooperation_swaps import Swaps, swapped
 from benchmarks.stats import ended, played
@@ -398,6 +399,11 @@ def main() -> None:
     else:
         seeds = [bench.play(args.first + number) for number in range(args.seeds)]
         body = report(seeds, swaps_of(seeds, bench.bank(GENERATED)))
+        if args.write:
+            plot = page.ROOT / "docs" / f"{section}.svg"
+            tests = {team: [one.tests[team, GENERATED] for one in seeds] for team in bench.teams}
+            draw([one.run for one in seeds], tests, plot)
+            body = f"![What the team learned, and what it does on test]({plot.name})\n\n{body}"
     print(body)
     if args.write:
         seeded = f"--seeds {args.seeds} --first {args.first}"

@@ -28,6 +28,7 @@ from benchmarks.quality.cooperation import (
     swaps_of,
 )
 from benchmarks.quality.cooperation_curve import curve, in_config
+from benchmarks.quality.cooperation_plot import draw, share
 from benchmarks.quality.cooperation_report import report, rewards
 from benchmarks.quality.cooperation_swaps import HELPER, MAIN, STUB
 from benchmarks.stats import mean
@@ -108,6 +109,13 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
     first = played[0]
     assert first.tests.keys() == {(team, bank) for team in TEAMS for bank in BANKS}
     assert len(first.baselines) == 2 * 2
+    tests = {team: [one.tests[team, GENERATED] for one in played] for team in TEAMS}
+    draw([one.run for one in played], tests, tmp_path / "plot.svg")
+    drawn = (tmp_path / "plot.svg").read_text()
+    told = f"{share(tests[LEARNED][0].episodes + tests[LEARNED][1].episodes, 'reward'):.2f}"
+    assert all(
+        f">{text}<" in drawn for text in ("cooperates", "test: untrained, warm, learned", told)
+    )
     assert len(first.run.episodes) == 20
 
     swaps = swaps_of(played, bench.bank(GENERATED))
