@@ -76,14 +76,18 @@ GAINS = (
     *(
         Gain(
             "code_collaboration, generated",
-            f"{model}, warm start",
+            f"{model}, {start}",
             section,
             "Test problems, generated",
             column,
             "untrained",
             "learned",
         )
-        for model, section in ((SMALL, "cooperation"), ("Qwen2.5-Coder-0.5B", "coders"))
+        for model, section, start in (
+            (SMALL, "cooperation", "warm start"),
+            ("Qwen2.5-Coder-0.5B", "coders", "warm start"),
+            ("Qwen2.5-Coder-1.5B", "seeds_model", "no warm start"),
+        )
         for column in ("reward", "cooperates", "solved (pass@1)")
     ),
     Gain(
@@ -162,7 +166,7 @@ def expected(sections: Mapping[str, str]) -> str:
                 "task": one.task,
                 "model": one.model,
                 "figure": one.column
-                if one.section in ("cooperation", "coders")
+                if one.section in ("cooperation", "coders", "seeds_model")
                 else "reward or return",
                 "before": before,
                 "after": after,
