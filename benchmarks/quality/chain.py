@@ -136,7 +136,8 @@ def play(experiment: Experiment, root: Path) -> None:
 def _train(experiment: Experiment, root: Path, seed: int) -> None:
     run, evaluation = experiment.training(root, seed)
     folder = experiment.folder(root, seed)
-    call(("resume", str(folder)) if (folder / "config.yaml").exists() else run)
+    begun = (folder / "journal.jsonl").exists() or (folder / "stages").exists()
+    call(("resume", str(folder)) if begun else run)
     call(evaluation)
 
 

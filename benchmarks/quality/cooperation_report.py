@@ -62,6 +62,7 @@ def _setting(played: Sequence[Played]) -> str:
     config, learn = run.config, run.config["learn"]
     resumed = [sum(isinstance(event, Opened) for event in one.run.events) - 1 for one in played]
     return (
+        f"Two agents of {config['provider']['model']}, {learn['dtype']}, one thread. "
         f"Seeds {', '.join(str(one.seed) for one in played)}. {len(run.episodes)} episodes of "
         f"{learn['group_size']} trajectories, an update per {learn['every']} problems, learning "
         f"rate {learn['learning_rate']:g}, answers of at most {config['sampling']['max_tokens']} "

@@ -14,7 +14,7 @@ from rich.table import Table
 from orchestry.backends.local.settings import on_a_gpu
 from orchestry.cli.console import Notes
 from orchestry.cli.screen import console
-from orchestry.core.config import RunConfig
+from orchestry.core.config import RunConfig, resolve
 from orchestry.core.errors import OrchestryError, reason
 from orchestry.core.gpus import GPUS
 from orchestry.engine.estimate import Estimate, Figures, estimate
@@ -122,12 +122,12 @@ def show_recipe(config: RunConfig, *, as_json: bool) -> None:
 def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None]) -> None:
     """Before a recipe is played: what its file says of it, and what the first stage that learns by
     gradients takes here. Weights that have a known source are fetched for that."""
-    from orchestry.backends.local.model import loadable
+    from orchestry.backends.local.model import in_half, loadable
     from orchestry.engine import recipes
     from orchestry.models.gguf import gguf_named
     from orchestry.store.recipes import stages_of
 
-    for line in _of_itself(file):
+    for line in of_itself(config, file):
         note(line)
     parts = recipes.forecast(config, stages_of(RUNS, config.recipe.steps))
     learns = next(((name, one) for name, one in parts if one.backend == "local"), None)
@@ -136,7 +136,8 @@ def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None
     name, one = learns
     try:
         if gguf_named(one.provider.model or ""):
-            loadable(one.provider.model or "")
+            half = in_half(one.learn.dtype, one.learn.device)
+            loadable(one.provider.model or "", half=half)
         machine = _machine(one, estimate(one, runs=[RUNS]), note)
     except OrchestryError as error:  # an earlier stage may not need what is missing here
         note(f"stage {name}: its time can't be measured here: {reason(error)}")
@@ -145,9 +146,14 @@ def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None
         note(f"stage {name}, {line}")
 
 
-def _of_itself(file: Path | None) -> list[str]:
-    """What a config says of itself: the lines at its top that begin with ##."""
-    text = file.read_text(encoding="utf-8") if file else ""
+def of_itself(config: RunConfig, file: Path | None) -> list[str]:
+    """What a config's file says of itself, in the lines at its top that begin with ##; nothing
+    where a flag has changed the steps or the model, of which it speaks."""
+    if file is None:
+        return []
+    own, text = resolve([file]), file.read_text(encoding="utf-8")
+    if (own.recipe.steps, own.provider.model) != (config.recipe.steps, config.provider.model):
+        return []
     top = takewhile(lambda line: line[:1] == "#", text.splitlines())
     return [line.removeprefix("##").strip() for line in top if line[:3] == "## "]
 

@@ -223,16 +223,31 @@ def _update(config: RunConfig, agents: int) -> Work:
 
 def _time(config: RunConfig, model: str, agents: int) -> Iterator[Line]:
     """How long an update takes, by drawing and learning once with the real weights."""
+    from orchestry.backends.local.model import require_installed
+    from orchestry.core.errors import ConfigError, OrchestryError, reason
+
+    try:
+        require_installed()
+    except ConfigError:  # torch's own line says what is missing
+        return
+    from orchestry.backends.local.fits import Crew
     from orchestry.backends.local.pace import measure
-    from orchestry.backends.local.sizes import on_disk
+    from orchestry.backends.local.sizes import shape_of
     from orchestry.cli.dry_run import spoken
     from orchestry.core.types import Member
+    from orchestry.engine.forecast import here, unmeasured
 
-    if on_disk(model) is None:
-        return
-    work = _update(config, agents)
+    learn, work = config.learn, _update(config, agents)
     team = {role: Member(role, "", model, work.answer) for role in map(str, range(agents))}
-    pace = measure(team, config.learn, work, config.seed)
+    crews = [Crew(shape_of(model), agents)]
+    if why := unmeasured([model], learn, crews, [work], here(learn.device)):
+        yield "time", "absent", why, ""
+        return
+    try:
+        pace = measure(team, learn, work, config.seed)
+    except OrchestryError as error:
+        yield "time", "absent", f"{model} can't be timed: {reason(error)}", ""
+        return
     prompts, drawn = work.rows / work.samples * work.prompt, work.rows * work.answer
     seconds = (prompts + drawn) * pace.learned_s + prompts * pace.prompt_s + drawn * pace.drawn_s
     told = (

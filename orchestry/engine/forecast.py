@@ -10,13 +10,13 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestry.backends.local.backend import LocalBackend
 from orchestry.backends.local.fits import Crew, Work, in_gb, memory, on_gpu_without_bfloat16
-from orchestry.backends.local.model import device_of
+from orchestry.backends.local.model import device_of, in_half
 from orchestry.backends.local.sizes import MAX_ROWS, crewed, on_disk, shape_of
 from orchestry.core.errors import ConfigError, reason
 from orchestry.core.gpus import Gpu, gpu_like, gpu_named
@@ -27,6 +27,7 @@ from orchestry.engine.arena import Arena
 from orchestry.engine.estimate import Estimate
 from orchestry.engine.learners import load_learner
 from orchestry.engine.plan import Plan
+from orchestry.models.gguf import gguf_named
 from orchestry.task.guard import count_stages
 
 _LAYER_S, _SHARE = 0.00023, 0.087
@@ -128,7 +129,8 @@ def forecast(
     if device.row and not device.row.bfloat16:
         learn = on_gpu_without_bfloat16(learn)
     works, (crews, unknown) = _works(plan, found), _crews(plan)
-    why = "" if gpu else _unmeasured(plan, crews, works, device)
+    models = {one.model for one in _backend(plan).drawn(plan.task).values()}
+    why = "" if gpu else unmeasured(models, learn, crews, works, device)
     needed = memory(crews, learn, works, device.on_gpu) if crews else None
     tokens, seconds = _tokens(plan, found), None
     source: Literal["measured", "table"] = "table" if gpu or why else "measured"
@@ -179,11 +181,16 @@ def _backend(plan: Plan) -> LocalBackend:
     return plan.backend
 
 
-def _unmeasured(plan: Plan, crews: Sequence[Crew], works: Sequence[Work], device: Device) -> str:
-    """Why the weights' pace can't be measured here; '' if it can."""
-    learn = plan.config.learn
-    models = {one.model for one in _backend(plan).drawn(plan.task).values()}
-    absent = sorted(model for model in models if on_disk(model) is None)
+def unmeasured(
+    models: Collection[str],
+    learn: LearnConfig,
+    crews: Sequence[Crew],
+    works: Sequence[Work],
+    device: Device,
+) -> str:
+    """Why these weights' pace can't be measured here; '' if it can."""
+    half = in_half(learn.dtype, learn.device)
+    absent = sorted(model for model in models if not _loads(model, half))
     needed = memory(crews, learn, works, device.on_gpu).total / 1e9 if crews else 0.0
     size = sum(crew.shape.computing for crew in crews)
     reasons = {
@@ -194,6 +201,12 @@ def _unmeasured(plan: Plan, crews: Sequence[Crew], works: Sequence[Work], device
     }
     why = next((why for why, applies in reasons.items() if applies), None)
     return f"the time is not measured here: {why}" if why else ""
+
+
+def _loads(model: str, half: bool) -> bool:
+    """Whether a base loads without network. A GGUF file that is here is converted for that."""
+    weights = gguf_named(model)
+    return on_disk(model, half) is not None or bool(weights and weights.path.is_file())
 
 
 def _stages(plan: Plan) -> int:

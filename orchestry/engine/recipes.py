@@ -419,8 +419,8 @@ def foreseen(config: RunConfig, stages: Stages, need_key: bool = True) -> dict[S
             base = distilling(config, stage, team)[0]["provider"]
             continue
         plain = plain_of(config, stage, team)
-        if stage.step == "magrpo" and base and "provider" not in _given(config, stage):
-            plain["provider"] = base
+        if stage.step == "magrpo" and base:
+            plain["provider"] = merge(base, _given(config, stage).get("provider", {}))
         if unfit := [key for key, value in _PLAYED.items() if plain.get(key, value) != value]:
             raise ConfigError(
                 f"a recipe teaches the task's team on its train problems: leave out {unfit[0]}"

@@ -166,7 +166,10 @@ def test_diff_of_two_needs_no_task(cli: CommandLine) -> None:
 
 def test_a_bundled_library_is_known_by_its_name(cli: CommandLine) -> None:
     name = "house_style-scripted"
-    assert cli("behaviors", "list", name).out == cli("behaviors", "list").out != ""
+    alone, every = (cli("behaviors", "list", *some).out for some in ((name,), ()))
+    assert "task house_style" in alone
+    assert alone.strip() in every, "all that ship are listed"
+    assert "code_collaboration-coder" in every.replace(alone.strip(), "")
     started = ("--task", "house_style", "--set", f"behaviors.from={name}")
     on = ("--provider", "fake", "--set", "behaviors.enabled=true", "--episodes", "1")
     assert cli("run", *on, *started, "--run-dir", "r").code == 0

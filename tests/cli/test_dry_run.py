@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestry.cli.dry_run import of_itself
+from orchestry.core.config import resolve
 from orchestry.core.machine import processor
+from orchestry.task.registry import bundled
 from tests.cli.support import FAKE, TASKS, CommandLine
 
 PRICED = ("--set", "prices.fake-1.input=1", "--set", "prices.fake-1.output=5")
@@ -214,3 +217,14 @@ def test_a_large_base_is_faster_in_bfloat16_where_the_processor_computes_in_it(
     hint = "--set learn.dtype=bfloat16 takes less time"
     assert (hint in " ".join(cli(*dry).out.split())) is computes
     assert hint not in " ".join(cli(*dry, "--set", "learn.dtype=float32").out.split())
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [((), True), (("provider.model=other",), False), (("recipe.steps=magrpo",), False)],
+)
+def test_what_a_file_says_of_its_recipe_is_told_of_that_recipe_alone(
+    changed: tuple[str, ...], told: bool
+) -> None:
+    file = bundled("configs") / "cooperation.yaml"
+    assert bool(of_itself(resolve([file], changed), file)) == told

@@ -96,7 +96,7 @@ def together_now(
     Where an agent has `most` behaviours already, one alone: two would push out only one other, and
     each would seem to cost half of it. Rules of less than FIRST pairs come before all others, since
     most have a place anyway. New examples and prompts don't: they would use up the pairs with which
-    an earlier one could win. Of these, pairs in flight, which nobody has seen, lower a chance.
+    an earlier one could win. A pair in flight lowers their chance, since its result is unknown.
     """
 
     def rank(one: Entrant) -> tuple[bool, float, str]:

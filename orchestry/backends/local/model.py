@@ -173,8 +173,6 @@ def load_base(
     """
     hush()
     require_local()
-    import torch
-
     from orchestry.backends.local.logprobs import never_drops
     from orchestry.backends.local.wide import widen
 
@@ -185,7 +183,7 @@ def load_base(
     if quantize is not None:
         options |= quantized(quantize, place, precision)
     weights = gguf_named(name, environ)
-    source = loadable(name, environ, half=precision == torch.bfloat16)
+    source = loadable(name, environ, in_half(dtype, device))
     _check_found(name, source)
     tokenizer = _tokenizer(name, source)
     model: Any = _model(name, source, options)  # whose methods transformers wraps untyped
@@ -250,6 +248,13 @@ def _dtype(dtype: Dtype, place: torch.device) -> torch.dtype:
         half = place.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if half else torch.float32
     return torch.bfloat16 if dtype == "bfloat16" else torch.float32
+
+
+def in_half(dtype: Dtype, device: str) -> bool:
+    """Whether a base is computed in bfloat16 there."""
+    import torch
+
+    return _dtype(dtype, device_of(device)) == torch.bfloat16
 
 
 def source_of(name: str) -> str:

@@ -1,6 +1,6 @@
 """How fast this machine draws and learns, from one short draw and one step of the real weights.
 
-Nothing is written: the adapters that the step changes are in memory alone.
+Nothing is written but a GGUF file's conversion: the adapters that the step changes are in memory.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def shape_of(model: str) -> Shape:
     Raises ConfigError for a model that is not on this machine and not known, and for one of another
     build, such as a mixture of experts.
     """
-    weights, folder = gguf_named(model), on_disk(model)
+    weights, folder = gguf_named(model), on_disk(model) or on_disk(model, half=True)
     try:
         if weights and weights.path.is_file():
             return _shape(model, _config(read_header(weights.path)))
@@ -155,14 +155,15 @@ def shape_of(model: str) -> Shape:
     )
 
 
-def on_disk(model: str) -> Path | None:
+def on_disk(model: str, half: bool = False) -> Path | None:
     """The folder from which a base is loaded without network; None where that can't be done.
+    `half`: in bfloat16, which of a GGUF file is a folder of its own.
 
     Raises ConfigError for a path that is no folder.
     """
     if weights := gguf_named(model):
-        folders = (converted_folder(weights, half=half) for half in (False, True))
-        return next((folder for folder in folders if folder and folder.is_dir()), None)
+        folder = converted_folder(weights, half=half)
+        return folder if folder and folder.is_dir() else None
     source = Path(source_of(model))
     if source.is_dir():
         return source
