@@ -148,11 +148,15 @@ def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None
 
 def of_itself(config: RunConfig, file: Path | None) -> list[str]:
     """What a config's file says of itself, in the lines at its top that begin with ##; nothing
-    where a flag has changed the steps or the model, of which it speaks."""
+    where a flag has changed its steps or its model."""
     if file is None:
         return []
     own, text = resolve([file]), file.read_text(encoding="utf-8")
-    if (own.recipe.steps, own.provider.model) != (config.recipe.steps, config.provider.model):
+    pairs = (
+        (own.recipe.steps, config.recipe.steps),
+        (own.provider.model, config.provider.model),
+    )
+    if any(its and its != now for its, now in pairs):
         return []
     top = takewhile(lambda line: line[:1] == "#", text.splitlines())
     return [line.removeprefix("##").strip() for line in top if line[:3] == "## "]
