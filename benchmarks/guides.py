@@ -50,6 +50,8 @@ KEYS = {
 }
 """What a user tunes, by backend, in the order of the table."""
 SMALL = "embedded (135M)"
+TESTED = "Test problems, generated"
+"""The heading below which sections of cooperation have several figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ GAINS = (
             "code_collaboration, generated",
             f"{model}, {start}",
             section,
-            "Test problems, generated",
+            TESTED,
             column,
             "untrained",
             "learned",
@@ -165,9 +167,7 @@ def expected(sections: Mapping[str, str]) -> str:
             {
                 "task": one.task,
                 "model": one.model,
-                "figure": one.column
-                if one.section in ("cooperation", "coders", "seeds_model")
-                else "reward or return",
+                "figure": one.column if one.part == TESTED else "reward or return",
                 "before": before,
                 "after": after,
                 "source": _link(one.section),
