@@ -325,7 +325,7 @@ def test_new_ones_that_can_only_play_alone_share_the_pairs_in_flight() -> None:
 async def test_an_example_that_helps_wins_although_each_update_brings_others(
     block: Sequence[EpisodeRecord],
 ) -> None:
-    """Only one at a time stands in a prompt. It loses more often where each new one has to play FIRST pairs before it."""
+    """Only one at a time stands in a prompt."""
     won = [await _wins(0.1, block, seed) for seed in range(4)]
     assert sum(won) >= 3
 
