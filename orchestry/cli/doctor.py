@@ -60,8 +60,9 @@ def _command(
         list[str] | None,
         option(
             RUN,
-            "Memory that backend local needs for this model: a folder, a hub's name, or a part of "
-            "a known one's, such as 1.5B; may be repeated.",
+            "Memory that backend local needs for this model, and the time of an update if it is "
+            "here: a folder, a hub's name, or a part of a known one's, such as 1.5B; may be "
+            "repeated.",
             "--fits",
             metavar="MODEL",
         ),
