@@ -1,8 +1,8 @@
 """The whole way from a task to RESULTS.md, as a user goes it: one command line per step.
 
-    python -m benchmarks.quality.chain                 # plays what is missing, then lists results
-    python -m benchmarks.quality.chain --write         # the same, and writes docs/results/
-    python -m benchmarks.quality.chain --only tldr     # one experiment
+    python -m benchmarks.quality.chain             # plays what is missing
+    python -m benchmarks.quality.chain --write     # the same, and writes docs/results/
+    python -m benchmarks.quality.chain --only two_models    # one experiment
 
 Trains, plays the baselines with the run's model and seeds, evaluates on test problems and makes the
 report. A step that was cut off goes on where it was: every one is a run that can be resumed.
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,8 +38,6 @@ class Experiment:
     """Flags of `orchestry baselines run`, which takes the first seed's run."""
     evaluate: tuple[str, ...]
     """Flags of `orchestry evaluate`, for each seed's run."""
-    at_once: int = 1
-    """Runs that are played at the same time."""
     stage: str = ""
     """Of a recipe the stage whose team is measured; its baselines have that stage's model."""
 
@@ -77,7 +74,6 @@ class Experiment:
         return ("report", *folders, "--out", str(out))
 
 
-API = ("--backend", "api", "--provider", "embedded")
 EXPERIMENTS = (
     Experiment(
         "two_models",
@@ -94,42 +90,13 @@ EXPERIMENTS = (
         evaluate=("--samples", "4", "--episodes", "40"),
         stage="3-magrpo",
     ),
-    Experiment(
-        "tldr-local",
-        run=(
-            "--config",
-            "local_cpu",
-            "--set",
-            "learn.evaluate_every=5",
-            "--set",
-            "learn.threads=1",
-        ),
-        seeds=(0, 1),
-        baselines=("--samples", "10"),
-        evaluate=("--samples", "10"),
-        at_once=2,
-    ),
-    Experiment(
-        "tldr-api",
-        run=(*API, "--task", "tldr", "--episodes", "12", "--set", "sampling.max_tokens=64"),
-        seeds=(0,),
-        baselines=("--samples", "4", "--episodes", "12"),
-        evaluate=("--episodes", "12"),
-    ),
-    Experiment(
-        "code_review-api",
-        run=(*API, "--task", "code_review", "--episodes", "8", "--set", "sampling.max_tokens=128"),
-        seeds=(0,),
-        baselines=("--samples", "4", "--episodes", "8"),
-        evaluate=("--episodes", "8"),
-    ),
 )
 
 
 def play(experiment: Experiment, root: Path) -> None:
     """Trains and evaluates every seed, then plays the baselines; what is there stays."""
-    with ThreadPoolExecutor(experiment.at_once) as pool:
-        list(pool.map(lambda seed: _train(experiment, root, seed), experiment.seeds))
+    for seed in experiment.seeds:
+        _train(experiment, root, seed)
     call(experiment.comparison(root))
 
 

@@ -20,7 +20,6 @@ SMALL = chain.Experiment(
     seeds=(0, 1),
     baselines=("--samples", "2", "--episodes", "2"),
     evaluate=("--samples", "2"),
-    at_once=2,
 )
 
 
