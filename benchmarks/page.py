@@ -48,6 +48,7 @@ SECTIONS = {
     "hacks": "Reward hacks against code collaboration",
     "reference": "MAGRPO steps beside CoMLRL's",
     "coder_speed": "A 0.5B coder on a CPU: an update beside TRL's",
+    "coder_draws": "Coders on a CPU: the embedded server beside the local sampler",
     "gpu": "A team of two on a GPU",
     "gpu_exact": "What a GPU computes beside float32",
     "prefill": "Prompts of unequal lengths: memory of a draw",
