@@ -8,7 +8,8 @@ task's own prompts, so its maximum is best-of-n.
 
     python -m benchmarks.quality.learning [--tasks NAME...] [--seeds N] [--episodes N] [--samples K]
         [--provider NAME] [--model NAME] [--base-url URL] [--budget USD] [--dry-run]
-        [--set A.B=C...] [--folder DIR] [--only CONTESTANT] [--seed N] [--headroom] [--write]
+        [--set A.B=C...] [--folder DIR] [--contestants NAME...] [--only CONTESTANT] [--seed N]
+        [--headroom] [--write]
 
 `--dry-run` prints what it would cost. `--budget` caps the whole table, and a larger one goes on.
 All runs lie in --folder, so that a cut-off benchmark goes on where it was, and what was asked once
@@ -237,18 +238,20 @@ def main() -> None:
     try:
         benches = [_bench(args, task) for task in args.tasks]
         code = [_bench(args, task) for task in CODE] if args.headroom else []
+        names = {name: LABELS[name] for name in LABELS if name in args.contestants}
         if args.dry_run:
-            print(learning_cost.forecast(plans(benches, code), len(seeds), [*PEERS]))
+            peers = [name for name in PEERS if name in names]
+            print(learning_cost.forecast(plans(benches, code), len(seeds), peers))
             return
         if args.provider in HERE:  # whose runs cost nothing, and count against no budget
             kept.restore("learning*", args.folder)
         with _alone(args.folder, args.provider):
             if part:
-                play(benches, seeds, [args.only] if args.only else [*LABELS])
+                play(benches, seeds, [args.only] if args.only else [*names])
                 for bench in code:
                     bench.headroom()
                 return
-            body = learning_report.report(results(benches, code, seeds))
+            body = learning_report.report(results(benches, code, seeds, names))
     except OrchestryError as error:
         raise SystemExit(str(error)) from error
     print(body)
@@ -275,6 +278,9 @@ def _parser() -> argparse.ArgumentParser:
         "--set", nargs="+", default=[], metavar="A.B=C", help="config keys of all runs"
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-learning"))
+    parser.add_argument(
+        "--contestants", nargs="+", choices=LABELS, default=[*LABELS], help="off is always needed"
+    )
     parser.add_argument("--only", choices=LABELS, help="play this contestant, then stop")
     parser.add_argument("--seed", type=int, help="play only this one of the seeds, then stop")
     parser.add_argument("--headroom", action="store_true", help="of the code tasks, on dev")
@@ -318,21 +324,25 @@ def play(benches: Sequence[Bench], seeds: Sequence[int], names: Sequence[str]) -
 
 
 def results(
-    benches: Sequence[Bench], code: Sequence[Bench], seeds: Sequence[int]
+    benches: Sequence[Bench],
+    code: Sequence[Bench],
+    seeds: Sequence[int],
+    labels: Mapping[str, str] = LABELS,
 ) -> learning_report.Results:
     """All learners and contestants, task by task and seed by seed."""
-    play(benches, seeds, [*LABELS])
+    play(benches, seeds, [*labels])
+    peers = [name for name in PEERS if name in labels]
     played = [
         learning_report.Played(
             task=bench.task,
             trained=[bench.train(seed) for seed in seeds],
-            optimised={name: [bench.learn(name, seed) for seed in seeds] for name in PEERS},
-            tested={name: [bench.test(name, seed) for seed in seeds] for name in LABELS},
+            optimised={name: [bench.learn(name, seed) for seed in seeds] for name in peers},
+            tested={name: [bench.test(name, seed) for seed in seeds] for name in labels},
         )
         for bench in benches
     ]
     headroom = {bench.task: bench.headroom() for bench in code}
-    return learning_report.Results(LABELS, played, headroom, benches[0].samples)
+    return learning_report.Results(labels, played, headroom, benches[0].samples)
 
 
 def plans(benches: Sequence[Bench], code: Sequence[Bench]) -> list[learning_cost.Plan]:
@@ -355,6 +365,8 @@ def _command(args: argparse.Namespace) -> str:
     options = [f"--tasks {' '.join(args.tasks)}", f"--seeds {args.seeds}"]
     options += [f"--samples {args.samples}"]
     options += [f"--episodes {args.episodes}"] if args.episodes else []
+    fewer = args.contestants != [*LABELS]
+    options += [f"--contestants {' '.join(args.contestants)}"] if fewer else []
     options += ["--headroom"] if args.headroom else []
     options += [f"--provider {args.provider}"] if args.provider != "embedded" else []
     options += [f"--model {args.model}"] if args.model else []

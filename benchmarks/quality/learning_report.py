@@ -98,11 +98,36 @@ def _setting(results: Results) -> str:
         "task's own prompts, so its maximum is best-of-n. In brackets are 95 % bootstrap intervals "
         "over seeds and problems, of a gain over the same seeds and problems of "
         f"`{results.labels['off']}`. Learners get the same train and dev problems, model and "
-        "reward, and at most as many calls as ours took; nobody is shown gold answers or the test "
-        "split. Contestants share the answers to equal requests, which narrows the gains; such an "
-        "answer counts as a call for each. GEPA and DSPy's optimisers run with their defaults "
-        "(MIPROv2: as many candidates and trials as the calls allow); DSPy's examples are plays of "
-        "train that earned half of the reward."
+        "reward, and at most as many calls as ours took; nobody is shown the test split. "
+        f"{_gold(results)} Contestants share the answers to equal requests, which narrows the "
+        f"gains; such an answer counts as a call for each.{_peers(results)}"
+    )
+
+
+def _gold(results: Results) -> str:
+    """Who was shown gold answers."""
+    shown = any(
+        behavior.why.startswith("gold of ")
+        for played in results.played
+        for library in played.libraries
+        for behavior in library.behaviors
+    )
+    if shown:
+        return (
+            "Ours tries gold answers to train problems as examples, as it does by default where "
+            "the model is too small to write rules; the others are shown none."
+        )
+    return "Nobody is shown gold answers."
+
+
+def _peers(results: Results) -> str:
+    """How the optimisers of others run; '' without any."""
+    if not results.played[0].optimised:
+        return ""
+    return (
+        " GEPA and DSPy's optimisers run with their defaults (MIPROv2: as many candidates and "
+        "trials as the calls allow); DSPy's examples are plays of train that earned half of the "
+        "reward."
     )
 
 

@@ -163,8 +163,20 @@ def test_what_was_learned_is_played_and_reported(bench: Bench) -> None:
     assert "- code_review, seed 0, ours, for the writer: `Handle '[]' first.`" in body
     assert "- code_review, seed 0, DSPy MIPROv2, for the writer: `Here it is: " in body
     assert "GEPA, for the" not in body
+    assert "Nobody is shown gold answers." in body
     lift = "+20.0 points [+5.0, +35.0] on 40 pairs, e-value 50 (40 decides)"
     assert f"| code_review | 0 | writer | rule | {lift} | accepted |" in body
+
+
+@pytest.mark.slow
+def test_contestants_are_chosen_and_gold_is_told(bench: Bench) -> None:
+    place = bench.train(0).folder / IN_RUN
+    shot = Behavior(agent="writer", kind="example", text=SHOT, why="gold of p1", status="trial")
+    place.write_text(to_yaml(read_library(place).put(shot)))
+    names = {name: LABELS[name] for name in ("off", "ours")}
+    body = report(results([bench], [], [0], names))
+    assert "Ours tries gold answers to train problems" in body
+    assert not any(LABELS[name] in body for name in PEERS)
 
 
 def first_prompt(run: Run) -> str:
