@@ -73,8 +73,8 @@ UNTRAINED, WARM, LEARNED = TEAMS = ("untrained", "warm", "learned")
 EARLIER = {WARM: "its warm one", UNTRAINED: "an untrained one"}
 """Helpers of teams that have learned less, as the report names them."""
 GENERATED, OWN = BANKS = ("generated", "own")
-COLD = "seeds_model"
-"""The section of runs without a warm start."""
+COLD, COLD_MODEL = "seeds_model", "qwen2.5-coder-1.5b"
+"""The section of runs without a warm start, and its only model."""
 GOLDS = "golds"
 """The train problems whose gold answers make the warm start."""
 REWARDED = 6
@@ -386,6 +386,8 @@ def main() -> None:
     sizes = (args.episodes, args.golds, args.test)
     bench = Bench(args.folder.absolute(), args.model, *sizes, named, args.teacher)
     section = bench.section
+    if args.write and section == COLD and args.model != COLD_MODEL:
+        parser.error(f"--golds 0 --write is for {COLD_MODEL}, whose section it writes")
     kept.restore(section, bench.folder)
     if args.only is not None:
         bench.play(args.only, bench.teams[args.only > 0 :])  # the untrained team plays once

@@ -71,4 +71,5 @@ def _get(
     from orchestry.models.gguf import gguf
 
     typer.echo(str(fetched(gguf(name), threading.Event())))
-    typer.echo(f"use it: orchestry run --model {name} (--backend local trains it)", err=True)
+    ways = "--backend local trains it, --provider local draws it in batches"
+    typer.echo(f"use it: orchestry run --model {name} ({ways})", err=True)
