@@ -33,7 +33,7 @@ from benchmarks.peers.others import autogen_team
 from benchmarks.peers.overhead import PEERS, python_of
 from benchmarks.peers.programs_learn import LEARN, Trio, figures, learned
 from benchmarks.stats import columns
-from orchestry.bridges.pettingzoo import ILLEGAL
+from orchestry.ext.bridges.pettingzoo import ILLEGAL
 from orchestry.cli import group
 from orchestry.store.journal import Lost, Released
 from orchestry.store.run import Run

@@ -24,6 +24,7 @@ from orchestry.cli.options import (
     trusting,
     which_update,
 )
+from orchestry.core import extensions
 from orchestry.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -166,12 +167,11 @@ def _learns_prompts(run: Path) -> bool:
 
 
 def _logged(run: Path, out: Path | None, how: dict[str, Any]) -> Path:
-    from orchestry.bridges.inspect_log import to_inspect
-
     if how:
         name = next(iter(how)).replace("_", "-")
         raise ConfigError(f"an eval log has all answers: leave out --{name}")
-    return to_inspect(run, out and out / "inspect.eval")
+    written: Path = extensions.find("exports", "inspect")(run, out and out / "inspect.eval")
+    return written
 
 
 def _refuse(**given: object) -> None:

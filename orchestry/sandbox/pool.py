@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from orchestry.core import extensions
 from orchestry.core.distribution import install
 from orchestry.core.errors import SandboxError
 from orchestry.core.executor import Lost
@@ -24,9 +25,10 @@ from orchestry.sandbox.inside import tagged
 from orchestry.sandbox.inside.server import ENDED, UNCONFINED
 from orchestry.sandbox.library import library
 from orchestry.sandbox.results import run_room, verdicts
-from orchestry.sandbox.wasi import WASI, WasiWorker
 from orchestry.sandbox.worker import Ended, Unavailable, Worker
 
+WASI = 3
+"""The level of the extension of that name."""
 LEVELS = {
     1: "own namespaces, no capabilities, Landlock and seccomp",
     2: "no capabilities, Landlock and seccomp; namespaces are forbidden here",
@@ -256,7 +258,10 @@ class ForkServers:
 
 async def start_server(level: int) -> Server:
     """A server of this machine that is confined and ready; see Worker.start."""
-    return await (WasiWorker.start() if level == WASI else Worker.start(level))
+    if level == WASI:
+        server: Server = await extensions.find("levels", "wasi").start()
+        return server
+    return await Worker.start(level)
 
 
 @functools.lru_cache(64)

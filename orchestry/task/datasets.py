@@ -23,16 +23,14 @@ from itertools import accumulate, chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from orchestry.core import errors
+from orchestry.core import errors, extensions
 from orchestry.core.distribution import install
 from orchestry.core.files import json_lines, text_of
 from orchestry.core.types import SPLITS, Problem, Split
-from orchestry.task import humaneval, leetcode
 from orchestry.task.base import read_problems, writable
-from orchestry.task.humaneval import Function as Function
+from orchestry.task.functions import Bank
+from orchestry.task.functions import Function as Function
 
-HUB = {**humaneval.HUB, "leetcode": leetcode.HUB}
-"""Where the data sets of functions are fetched."""
 _SAVED = ("dataset_dict.json", "state.json")
 """What `datasets.save_to_disk` writes."""
 _NUMBERED = re.compile(r"-\d+-of-\d+$")
@@ -128,13 +126,14 @@ def functions(bank: str, path: Path | None) -> Sequence[Function]:
     """The functions of `bank`, `humaneval`, `coophumaneval` or `leetcode`, in the data set's order.
 
     `path` as in `rows`. Of `leetcode`, entries that no call can test are left out. Raises
-    ConfigError if the data set can't be reached, TaskError naming file and row where its content is
-    not of the right shape, and if all is left out.
+    ConfigError if the data set is unknown or can't be reached, TaskError naming file and row where
+    its content is not of the right shape, and if all is left out.
     """
+    source: Bank = extensions.find("datasets", bank)
     found: dict[str, Function] = {}
     left_out = Counter[str]()
-    for where, row in rows(HUB[bank], path):
-        one = _function(bank, where, row)
+    for where, row in rows(source.hub, path):
+        one = source.function(where, row)
         if isinstance(one, str):
             left_out[one] += 1
             continue
@@ -144,19 +143,14 @@ def functions(bank: str, path: Path | None) -> Sequence[Function]:
     if not found and left_out:
         why = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common())
         raise errors.TaskError(
-            f"{path or HUB[bank]} has no entry that can be a problem: {why}; give entries whose "
+            f"{path or source.hub} has no entry that can be a problem: {why}; give entries whose "
             "starter code is one function of plain values, with an example and a test"
         )
     if not found:
-        raise errors.TaskError(f"{path or HUB[bank]} has no rows: give a whole copy of {HUB[bank]}")
+        raise errors.TaskError(
+            f"{path or source.hub} has no rows: give a whole copy of {source.hub}"
+        )
     return tuple(found.values())
-
-
-def _function(bank: str, where: str, row: Any) -> Function | str:
-    """One row, or why it is left out."""
-    if bank == "leetcode":
-        return leetcode.function(where, row)
-    return humaneval.function(bank, where, row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestry import AgentSpec
-from orchestry.bridges.verifiers import VerifiersTask
+from orchestry.ext.bridges.verifiers import VerifiersTask
 
 
 class Glossary(VerifiersTask):

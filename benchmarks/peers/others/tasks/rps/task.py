@@ -8,7 +8,7 @@ from typing import Any
 import pettingzoo
 
 from orchestry import AgentSpec
-from orchestry.bridges.pettingzoo import PettingZooTask
+from orchestry.ext.bridges.pettingzoo import PettingZooTask
 
 SIGNS = ("rock", "paper", "scissors")
 ROUNDS = 4

@@ -19,9 +19,8 @@ from typing import Any
 
 from orchestry.core import errors
 from orchestry.core.types import SPLITS, Split
-from orchestry.task.humaneval import Case, Function
+from orchestry.task.functions import Bank, Case, Function
 
-HUB = "newfacade/LeetCodeDataset"
 IDS = ("task_id", "titleSlug", "title_slug", "problem_slug", "slug", "title", "name", "id")
 TEXTS = ("problem_description", "description", "content", "question", "prompt")
 STARTERS = ("starter_code", "code_snippets", "codeSnippets", "code_definition", "signature")
@@ -413,3 +412,6 @@ def _json(where: str, text: str) -> Any:
             f"{where} is not JSON ({errors.reason(error)}): give a list of tests, each with input "
             "and output"
         ) from None
+
+
+LEETCODE = Bank("newfacade/LeetCodeDataset", function)

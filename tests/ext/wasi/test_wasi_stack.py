@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestry.core.errors import SandboxError
-from orchestry.sandbox.wasi import STACK, deepen
+from orchestry.ext.wasi.wasi import STACK, deepen
 
 wasmtime = pytest.importorskip("wasmtime")
 

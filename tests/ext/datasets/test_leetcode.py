@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from orchestry import Tools
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.types import SPLITS, Limits, Problem
+from orchestry.ext.datasets.leetcode import function
 from orchestry.sandbox import open_sandbox
 from orchestry.task.datasets import functions, split_of
-from orchestry.task.humaneval import Function
-from orchestry.task.leetcode import function
+from orchestry.task.functions import Function
 from orchestry.task.registry import load_task
 
-FILE = Path(__file__).parents[1] / "fixtures" / "leetcode" / "problems.json"
+FILE = Path(__file__).parents[2] / "fixtures" / "leetcode" / "problems.json"
 ROWS = json.loads(FILE.read_text(encoding="utf-8"))["questions"]
 API, (DUMP, SET, HAND) = ROWS[0]["data"]["question"], ROWS[1:]
 """An answer of LeetCode's API, an entry of a dump, one of LeetCodeDataset, one by hand: ours."""

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import verifiers.v1 as vf
 from pydantic import create_model
 
-from orchestry.bridges.verifiers import CHAT, LOCAL
 from orchestry.core.concurrency import together
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError, TaskError
@@ -30,6 +29,7 @@ from orchestry.core.types import (
     Tools,
     Trajectory,
 )
+from orchestry.ext.bridges.verifiers import CHAT, LOCAL
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox

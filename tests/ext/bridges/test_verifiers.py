@@ -19,11 +19,11 @@ vf = pytest.importorskip("verifiers.v1")
 
 import orchestry
 from orchestry import AgentSpec, Limits, Tools
-from orchestry.bridges.verifiers import VerifiersTask, environment
 from orchestry.cli import main
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError, TaskError
 from orchestry.core.types import TASK_ERROR
+from orchestry.ext.bridges.verifiers import VerifiersTask, environment
 from orchestry.sandbox import open_sandbox
 from orchestry.store.run import Run
 from orchestry.task.guard import Play
@@ -34,10 +34,10 @@ from tests.models.conftest import OPENAI_ANSWER
 from tests.models.loopback import Server, reply, serving
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 5, "total_tokens": 35}
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "verifiers"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "verifiers"
 TASK = """
 from orchestry import AgentSpec
-from orchestry.bridges.verifiers import VerifiersTask
+from orchestry.ext.bridges.verifiers import VerifiersTask
 
 class Played(VerifiersTask):
     name = "played"

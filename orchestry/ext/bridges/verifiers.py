@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
 
-from orchestry.bridges.rewards import Earning
 from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, TaskError, reason, unknown
 from orchestry.core.types import Problem, Score, Split
+from orchestry.ext.bridges.rewards import Earning
 from orchestry.task.datasets import split_of
 from orchestry.task.programs.agent_task import AgentTask, Conversation, Team
 from orchestry.task.registry import load_task
@@ -158,7 +158,7 @@ def environment(
     task, and for one whose agents have tools or live in a program.
     """
     _verifiers(task)
-    from orchestry.bridges.verifiers_env import classes
+    from orchestry.ext.bridges.verifiers_env import classes
 
     return classes(load_task(task, task_path, weights, options), allow_unsafe_code)
 
@@ -168,7 +168,7 @@ def _verifiers(task: str) -> Any:
     try:
         import verifiers.v1 as vf
 
-        from orchestry.bridges import verifiers_chat
+        from orchestry.ext.bridges import verifiers_chat
     except ImportError as error:
         raise ConfigError(
             f"task {task} needs verifiers, which can't be imported here ({reason(error)}): "

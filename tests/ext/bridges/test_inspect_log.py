@@ -1,6 +1,6 @@
 """Runs as eval logs, read again by inspect_ai itself.
 
-inspect_ai is not among what CI installs: `pip install inspect_ai`, then `pytest tests/bridges`.
+inspect_ai is not among what CI installs: `pip install inspect_ai`, then `pytest tests/ext/bridges`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ pytest.importorskip("inspect_ai")
 from inspect_ai.log import read_eval_log
 
 import orchestry
-from orchestry.bridges.inspect_log import to_inspect
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
+from orchestry.ext.bridges.inspect_log import to_inspect
 from orchestry.store.run import Run
 
-TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
+TASKS = Path(__file__).parents[2] / "fixtures" / "tasks"
 
 
 def played(folder: Path, *sets: str) -> Run:

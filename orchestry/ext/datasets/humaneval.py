@@ -11,45 +11,14 @@ import hashlib
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from orchestry.core import errors
-from orchestry.core.types import Split
+from orchestry.task.functions import Bank, Function
 
-HUB = {"humaneval": "openai/openai_humaneval", "coophumaneval": "OpenMLRL/CoopHumanEval"}
-
-Case = tuple[list[Any], Any]
-"""A call's arguments, and the value that it returns."""
 _NEEDED = ("prompt", "test", "entry_point")
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """One row: a function to write."""
-
-    id: str
-    """Its row's task_id, in letters that a file name may have; else made from bank and prompt."""
-    name: str
-    description: str
-    """The docstring."""
-    parameters: str
-    """As they are written between the brackets."""
-    signature: str
-    """The line `def name(parameters):`."""
-    preamble: str
-    """What the prompt defines for the function: imports, constants, helpers; may be ''."""
-    reference: str
-    """The whole function; '' if the row has no solution."""
-    tests: tuple[ast.stmt, ...]
-    """The row's test module without METADATA; it defines `check(candidate)`. (): see `calls`."""
-    calls: tuple[Case, ...] = ()
-    """The tests, where all are calls with written values; the first is shown to the agents."""
-    grade: int | None = None
-    """How hard it is, from 1; None if the row does not say."""
-    split: Split | None = None
-    """The split that the row names; None: by a hash of the id."""
 
 
 def function(bank: str, where: str, row: Any) -> Function:
@@ -169,3 +138,7 @@ def _is_metadata(node: ast.stmt) -> bool:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+HUMANEVAL = Bank("openai/openai_humaneval", partial(function, "humaneval"))
+COOPHUMANEVAL = Bank("OpenMLRL/CoopHumanEval", partial(function, "coophumaneval"))

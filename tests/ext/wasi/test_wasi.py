@@ -20,10 +20,11 @@ from orchestry.core.errors import ConfigError, OrchestryError, SandboxError
 from orchestry.core.fetch import Pinned
 from orchestry.core.files import cache
 from orchestry.core.types import Call, CallResult, Limits
-from orchestry.sandbox import open_sandbox, wasi
+from orchestry.ext.wasi import wasi
+from orchestry.ext.wasi.wasi import INTERPRETER, Pipe, compiled_interpreter, load
+from orchestry.sandbox import open_sandbox
 from orchestry.sandbox.pool import ForkServers
-from orchestry.sandbox.wasi import INTERPRETER, Pipe, compiled_interpreter, load
-from tests.sandbox.test_wasi_stack import SMALL
+from tests.ext.wasi.test_wasi_stack import SMALL
 
 pytestmark = pytest.mark.slow
 LIMITS = Limits(wall_s=20)

@@ -16,8 +16,8 @@ gepa = pytest.importorskip("gepa")
 pytest.importorskip("openai")
 
 import orchestry
-from orchestry.bridges.gepa import TeamAdapter
 from orchestry.core.errors import BudgetExceeded, ConfigError, OrchestryError
+from orchestry.ext.bridges.gepa import TeamAdapter
 from orchestry.store.journal import Answered, Stopped, read
 from tests.cli.support import TASKS, Reply, chat, served
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import os
 import platform
 import signal
@@ -34,9 +35,11 @@ from orchestry.core.errors import ConfigError, OrchestryError, SandboxError
 from orchestry.core.fetch import Pinned, progress_bar
 from orchestry.core.files import cache, write_atomic
 from orchestry.core.types import Limits
+from orchestry.ext.wasi import guest
+from orchestry.ext.wasi.guest import INBOX, PEER, RECORDS
 from orchestry.sandbox.inside import tagged, wire
-from orchestry.sandbox.inside.guest import INBOX, PEER, RECORDS
 from orchestry.sandbox.inside.server import AWAKE, ENDED, FULL, LATE, PATIENCE
+from orchestry.sandbox.pool import WASI
 from orchestry.sandbox.worker import FLAGS, PACKAGE, Ended, Unavailable
 
 if TYPE_CHECKING:
@@ -200,8 +203,8 @@ _GUEST = (
     "objects",
     "standin",
     "pytester",
-    "guest",
 )
+"""Of the sandbox's own runner."""
 _BOOT = """
 import sys
 for name, source in {modules!r}:
@@ -217,6 +220,7 @@ def _program() -> str:
     folder = resources.files(PACKAGE)
     sources = ((n, folder.joinpath(f"{n}.py").read_text(encoding="utf-8")) for n in _GUEST)
     modules = [(PACKAGE, ""), *((f"{PACKAGE}.{name}", source) for name, source in sources)]
+    modules.append(("guest", inspect.getsource(guest)))
     return _BOOT.format(modules=modules)
 
 
@@ -451,7 +455,6 @@ def _clock(memory: Memory, clock: int, precision: int, out: int) -> int:
 
 # --- the worker -----------------------------------------------------------------------------------
 
-WASI = 3
 _START_S = 60.0  # for the interpreter alone, on a machine that is busy with other things
 _SOON_S = 0.02
 _END_S = 10.0  # from an order to stop to the end: a stopped instance has nothing to wait for

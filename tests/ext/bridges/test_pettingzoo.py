@@ -18,10 +18,10 @@ import pettingzoo
 
 import orchestry
 from orchestry import AgentSpec, Limits, Tools
-from orchestry.bridges.pettingzoo import GAMES, ILLEGAL, PettingZooTask, Played
 from orchestry.cli import main
 from orchestry.core.config import resolve
 from orchestry.core.errors import TaskError
+from orchestry.ext.bridges.pettingzoo import GAMES, ILLEGAL, PettingZooTask, Played
 from orchestry.sandbox import open_sandbox
 from orchestry.task.guard import Play
 from tests.backends.letters import EVERY, GROUP, adapters, learned, settings
@@ -208,7 +208,7 @@ def test_roles_are_those_of_the_game() -> None:
 GAME = """
 import pettingzoo
 from orchestry import AgentSpec
-from orchestry.bridges.pettingzoo import PettingZooTask
+from orchestry.ext.bridges.pettingzoo import PettingZooTask
 
 class Xo(PettingZooTask):
     name = "xo"

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from orchestry.bridges.rewards import Earning
 from orchestry.core.errors import TaskError, reason
 from orchestry.core.types import Problem, Score, Split, Tools
+from orchestry.ext.bridges.rewards import Earning
 
 GAMES, STATES = 64, 4096
 """Most games, and most states, that are kept."""

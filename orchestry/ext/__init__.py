@@ -1,0 +1,1 @@
+"""What stands beside the kernel, which reaches it by the table in core/extensions.py alone."""

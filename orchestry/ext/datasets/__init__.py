@@ -1,0 +1,1 @@
+"""Data sets of functions that others published, as problems."""

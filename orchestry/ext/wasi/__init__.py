@@ -1,0 +1,1 @@
+"""A sandbox level for machines without Landlock: CPython in WebAssembly."""
