@@ -17,7 +17,7 @@ from typing import Any, Literal
 from orchestry.core.errors import ConfigError
 
 GROUP = "orchestry.extensions"
-Slot = Literal["datasets", "exports", "levels"]
+Slot = Literal["datasets", "exports", "levels", "samplers"]
 """Where an extension can add something; a field of Extension."""
 
 
@@ -32,6 +32,9 @@ class Extension:
     """What `orchestry export --as` writes: (run, folder or None) to the path of what it wrote."""
     levels: Mapping[str, str] = field(default_factory=dict)
     """Ways to confine code beside the kernel's own; each starts a sandbox.pool.Server."""
+    samplers: Mapping[str, str] = field(default_factory=dict)
+    """Who draws for backend local in place of its own sampler: (base, adapters, address, ...) to a
+    backends.local.sampler.Draws."""
 
 
 BUILT_IN = (
@@ -44,6 +47,7 @@ BUILT_IN = (
         },
     ),
     Extension("wasi", levels={"wasi": "orchestry.ext.wasi.wasi:WasiWorker"}),
+    Extension("vllm", samplers={"vllm": "orchestry.ext.vllm.vllm:VllmSampler"}),
     Extension("bridges", exports={"inspect": "orchestry.ext.bridges.inspect_log:to_inspect"}),
 )
 

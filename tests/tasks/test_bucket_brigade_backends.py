@@ -71,7 +71,7 @@ def by_api(sets: list[str], answer: Says, folder: Path) -> Run:
 def by_local(sets: list[str], answer: Says, folder: Path) -> Run:
     """A vLLM server on loopback says the answers, with the weights' log-probabilities of them."""
     pytest.importorskip("transformers")
-    from tests.backends.local.vllmloopback import vllm
+    from tests.ext.vllm.vllmloopback import vllm
 
     with vllm(context=ROOM, says=answer) as server:
         model = f"provider.model={roomy_model(folder)}"

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -90,6 +91,19 @@ def still(tokens: int) -> None:
     """A Beat that counts nothing and never interrupts."""
 
 
+class Draws(Protocol):
+    """One that draws answers, with the adapters of a trainer."""
+
+    def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
+        """See Sampler.draw."""
+        ...
+
+    def publish(self, folder: Path, names: Sequence[str | None] = ()) -> None:
+        """Names the folder of the current adapters, for one that reads them there. `names`: as in
+        Adapters.load."""
+        ...
+
+
 class Sampler:
     """The team's policy as weights: a base, its adapters, and the decode loop.
 
@@ -118,6 +132,9 @@ class Sampler:
         self._prefill_tokens = prefill_tokens or usual
         self.recorder = Recorder(device, warn) if device.type == "cuda" else None
         """None: steps are not recorded, which pays on a GPU only."""
+
+    def publish(self, folder: Path, names: Sequence[str | None] = ()) -> None:
+        """Nothing: it draws with the trainer's own adapters."""
 
     def draw(self, prompts: Sequence[Prompt], n: int) -> list[list[Drawn]]:
         """`n` answers per prompt, in order; sample j is drawn by `seeds[j]`.

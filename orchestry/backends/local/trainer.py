@@ -38,10 +38,10 @@ from orchestry.backends.local.magrpo import policy_loss
 from orchestry.backends.local.memory import MicroBatches, checkpoint_layers, fitting, out_of_memory
 from orchestry.backends.local.model import load_base
 from orchestry.backends.local.optimizer import Step, TeamOptimizer
-from orchestry.backends.local.sampler import Beat, Drawn, Prompt, Sampler, still
+from orchestry.backends.local.sampler import Beat, Drawn, Draws, Prompt, Sampler, still
 from orchestry.backends.local.selfcheck import check_base
 from orchestry.backends.local.sizes import JOINED_ON_A_CPU, ON_A_CPU, ON_A_GPU, crewed
-from orchestry.backends.local.vllm import VllmSampler
+from orchestry.core import extensions
 from orchestry.core.errors import (
     ConfigError,
     LearnError,
@@ -384,17 +384,14 @@ class Crew:
             self.adapters = worn(self.base, self.roles, settings, seed)
         if settings.gradient_checkpointing:
             checkpoint_layers(self.base)
-        self.sampler: Sampler | VllmSampler = (
-            VllmSampler(
-                self.base,
-                self.adapters,
-                settings.vllm_url,
+        self.sampler: Draws = Sampler(self.base, self.adapters, warn=warn, beat=beat)
+        if settings.vllm_url:
+            served = extensions.find("samplers", "vllm")
+            self.sampler = served(
+                *(self.base, self.adapters, settings.vllm_url),
                 micro_tokens=self.micro_tokens,
                 warn=warn,
             )
-            if settings.vllm_url
-            else Sampler(self.base, self.adapters, warn=warn, beat=beat)
-        )
         self._fitted = False
         """Whether any prompt so far left room for its answer; if not, a setting is wrong."""
         self._told = set[str]()
@@ -405,8 +402,7 @@ class Crew:
     def publish(self, folder: Path, names: Sequence[str | None] = ()) -> None:
         """Names the folder of the current adapters, for a server that reads them. `names`: as in
         Adapters.load."""
-        if isinstance(self.sampler, VllmSampler):
-            self.sampler.publish(folder, names)
+        self.sampler.publish(folder, names)
 
     def folders(self, roles: Mapping[str, str | None]) -> list[str | None]:
         """Each agent's folder in a checkpoint of other agents; None: it has none there."""

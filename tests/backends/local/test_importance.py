@@ -20,7 +20,7 @@ from orchestry.backends.local.magrpo import policy_loss
 from orchestry.core.errors import ConfigError
 from orchestry.store.run import Run
 from tests.backends.letters import EVERY, config, learned
-from tests.backends.local.vllmloopback import Vllm, vllm
+from tests.ext.vllm.vllmloopback import Vllm, vllm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

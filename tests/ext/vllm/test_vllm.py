@@ -23,9 +23,9 @@ from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.sampler import Sampler
-from orchestry.backends.local.vllm import VllmSampler
 from orchestry.core.errors import ConfigError, LearnError, ProviderError, StoreError
 from orchestry.engine.run import prepare, resume
+from orchestry.ext.vllm.vllm import VllmSampler
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import (
     EVERY,
@@ -38,7 +38,7 @@ from tests.backends.letters import (
 )
 from tests.backends.local.teams import team
 from tests.backends.local.tiny import tiny_model, tiny_tokenizer
-from tests.backends.local.vllmloopback import (
+from tests.ext.vllm.vllmloopback import (
     SERVED,
     Vllm,
     Waits,
@@ -107,7 +107,7 @@ def test_scoring_that_does_not_fit_is_done_in_smaller_parts(
     said = list[str]()
     asked = [ask(0, length, (1, 2)) for length in (30, 40, 50)]
     expected = Sampler(*two).draw(asked, 2)
-    monkeypatch.setattr("orchestry.backends.local.vllm.completion_logprobs", small)
+    monkeypatch.setattr("orchestry.ext.vllm.vllm.completion_logprobs", small)
     made = published(two, server, tmp_path, micro_tokens=256, warn=said.append)
     assert_same(made.draw(asked, 2), expected)
     assert said[0] == "out of memory: it begins again with learn.micro_tokens=128"

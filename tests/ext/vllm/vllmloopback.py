@@ -28,8 +28,8 @@ import torch
 from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.sampler import Drawn, Prompt, Sampler
-from orchestry.backends.local.vllm import VllmSampler
 from orchestry.core.errors import OrchestryError
+from orchestry.ext.vllm.vllm import VllmSampler
 from tests.backends.local.teams import plain_logits, some_ids
 from tests.backends.local.tiny import CONTEXT, tiny_model, tiny_tokenizer
 

@@ -29,11 +29,11 @@ from orchestry.backends.local.batch import Packed
 from orchestry.backends.local.decode import Ending, Endings
 from orchestry.backends.local.logprobs import completion_logprobs, micro_batches
 from orchestry.backends.local.memory import MicroBatches
-from orchestry.backends.local.replicas import Answer, Replicas
 from orchestry.backends.local.sampler import Drawn, Prompt, evaluating
 from orchestry.backends.local.sizes import MAX_ROWS
-from orchestry.backends.local.vllm_server import PATIENCE_S, Served, VllmServer
 from orchestry.core.errors import LearnError, ProviderError, StoreError, reason
+from orchestry.ext.vllm.replicas import Answer, Replicas
+from orchestry.ext.vllm.server import PATIENCE_S, Served, VllmServer
 
 if TYPE_CHECKING:
     from orchestry.backends.local.adapters import Adapters

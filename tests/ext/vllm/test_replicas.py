@@ -18,15 +18,15 @@ import orchestry
 from orchestry.backends.local.adapters import Adapters
 from orchestry.backends.local.model import Base
 from orchestry.backends.local.sampler import Prompt, Sampler
-from orchestry.backends.local.vllm_server import ATTEMPTS, Unanswered, VllmServer
 from orchestry.core.config import resolve, validate
 from orchestry.core.errors import ConfigError, LearnError, ProviderError
 from orchestry.core.learning import LearnConfig
 from orchestry.engine.run import resume
+from orchestry.ext.vllm.server import ATTEMPTS, Unanswered, VllmServer
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import adapters, config, learned, turns
 from tests.backends.local.teams import team
-from tests.backends.local.vllmloopback import (
+from tests.ext.vllm.vllmloopback import (
     Fault,
     Vllm,
     Waits,

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from orchestry.backends.local.vllm_server import Choice, Served, Unanswered, VllmServer
 from orchestry.core.errors import ProviderError
+from orchestry.ext.vllm.server import Choice, Served, Unanswered, VllmServer
 
 
 @dataclass(frozen=True, slots=True)
