@@ -33,8 +33,8 @@ from benchmarks.peers.others import autogen_team
 from benchmarks.peers.overhead import PEERS, python_of
 from benchmarks.peers.programs_learn import LEARN, Trio, figures, learned
 from benchmarks.stats import columns
-from orchestry.ext.bridges.pettingzoo import ILLEGAL
 from orchestry.cli import group
+from orchestry.ext.bridges.pettingzoo import ILLEGAL
 from orchestry.store.journal import Lost, Released
 from orchestry.store.run import Run
 from orchestry.task.registry import load_task
