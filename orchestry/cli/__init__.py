@@ -13,7 +13,6 @@ import os
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TextIO, cast
 
@@ -24,7 +23,9 @@ from typer.main import get_command
 from orchestry import __version__
 from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
+from orchestry.core import extensions
 from orchestry.core.errors import TRACEBACK, ConfigError, LeftOut
+from orchestry.core.extensions import Verb
 from orchestry.core.machine import PARENT, end_with_parent, launched
 
 PANELS = {
@@ -46,7 +47,6 @@ PANELS = {
         "compare": "Compare two runs: settings, and differences with intervals.",
         "report": "Write a report of one or more runs: tables, figures, examples.",
         "rate": "Rate trajectories yourself: your ratings outrank the judge's.",
-        "judge": "Measure a judge before trusting it.",
     },
     "Look and prepare": {
         "config": "Show what a run's config comes to, and the schema of its keys.",
@@ -58,7 +58,6 @@ PANELS = {
         "doctor": "Check this machine: providers, GPU, weights, sandbox, disk.",
     },
 }
-COMMANDS = {name: text for panel in PANELS.values() for name, text in panel.items()}
 _MODULES = {"resume": "run", "runs": "listing", "watch": "live"}
 """Modules whose name differs from the command's."""
 _LAUNCHED = ("run", "resume", "ask", "evaluate", "baselines")
@@ -71,14 +70,26 @@ _ALONE = {"--dry-run", "--help", "-h", "list"}
 """With one of these options, the commands load no weights."""
 
 
+def _own() -> dict[str, Verb]:
+    """The kernel's commands, panel by panel."""
+    return {
+        name: Verb(panel, text, f"orchestry.cli.{_MODULES.get(name, name)}:app")
+        for panel, commands in PANELS.items()
+        for name, text in commands.items()
+    }
+
+
 class Later(Command):
     """A command's name and help line; its module is imported when the command is called or
     completed."""
 
+    place: str
+    """Of its typer app."""
+
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
         """The context of the command itself."""
         name = str(self.name)
-        found = get_command(import_module(f"orchestry.cli.{_MODULES.get(name, name)}").app)
+        found = get_command(extensions.load(self.place))
         if isinstance(found, TyperGroup):  # a module may have several commands
             found = found.commands.get(name, found)
         return found.make_context(info_name, args, *rest, **more)
@@ -89,9 +100,11 @@ class Root(CommandGroup):
 
     def __init__(self, **rest: Any) -> None:
         super().__init__(**rest)
-        for panel, commands in PANELS.items():
-            for name, text in commands.items():
-                self.add_command(Later(name, help=text, rich_help_panel=panel))
+        for name, verb in {**_own(), **extensions.verbs()}.items():
+            if " " not in name:  # else it is its group's
+                later = Later(name, help=verb.help, rich_help_panel=verb.panel)
+                later.place = verb.place
+                self.add_command(later)
 
     def invoke(self, ctx: Any) -> Any:
         """Typer alone would exit silently at an interruption."""
@@ -126,6 +139,8 @@ def root(
 
 
 group = cast(Root, get_command(app))
+COMMANDS: dict[str, str] = {name: one.help or "" for name, one in group.commands.items()}
+"""Each command's line of help."""
 
 
 def main(args: list[str] | None = None) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestry.cli.bank import ColumnsOf, gold_of, guessed, taken, written
-from orchestry.cli.generate import generate
 from orchestry.cli.groups import App
 from orchestry.cli.options import (
     OUTPUT,
@@ -29,6 +28,7 @@ from orchestry.cli.options import (
     task_names,
 )
 from orchestry.cli.screen import console, fitted
+from orchestry.core import extensions
 
 if TYPE_CHECKING:
     from orchestry.task.base import BaseTask
@@ -120,7 +120,9 @@ def _check(
     return 0 if ok else 1
 
 
-app.command("generate")(generate)
+for words, verb in extensions.verbs().items():
+    if words.startswith("tasks "):
+        app.command(words.partition(" ")[2])(extensions.load(verb.place))
 
 
 @app.command("new")

@@ -7,18 +7,29 @@ of others add theirs by an entry point of the group `orchestry.extensions` that 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from orchestry.core.errors import ConfigError
+from orchestry.core.errors import ConfigError, reason
 
 GROUP = "orchestry.extensions"
 Slot = Literal["datasets", "exports", "levels", "samplers"]
 """Where an extension can add something; a field of Extension."""
+
+
+class Verb(NamedTuple):
+    """A command of the command line."""
+
+    panel: str
+    """Of `orchestry --help` in which it is listed."""
+    help: str
+    place: str
+    """Of its typer app, or of the function of a command within a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +37,8 @@ class Extension:
     """What one extension adds: by name the place of each object, as "module:attribute"."""
 
     name: str
+    commands: Mapping[str, Verb] = field(default_factory=dict)
+    """By words as they are typed: `judge`; `tasks generate` in the group `tasks`."""
     datasets: Mapping[str, str] = field(default_factory=dict)
     """Data sets of functions; each is a task.functions.Bank."""
     exports: Mapping[str, str] = field(default_factory=dict)
@@ -37,6 +50,8 @@ class Extension:
     backends.local.sampler.Draws."""
 
 
+_MEASURE, _PREPARE = "Measure", "Look and prepare"
+
 BUILT_IN = (
     Extension(
         "datasets",
@@ -44,6 +59,24 @@ BUILT_IN = (
             "humaneval": "orchestry.ext.datasets.humaneval:HUMANEVAL",
             "coophumaneval": "orchestry.ext.datasets.humaneval:COOPHUMANEVAL",
             "leetcode": "orchestry.ext.datasets.leetcode:LEETCODE",
+        },
+    ),
+    Extension(
+        "judge_check",
+        commands={
+            "judge": Verb(
+                _MEASURE,
+                "Measure a judge before trusting it.",
+                "orchestry.ext.judge_check.cli:app",
+            )
+        },
+    ),
+    Extension(
+        "writing",
+        commands={
+            "tasks generate": Verb(
+                _PREPARE, "Let a model write problems.", "orchestry.ext.writing.cli:generate"
+            )
         },
     ),
     Extension("wasi", levels={"wasi": "orchestry.ext.wasi.wasi:WasiWorker"}),
@@ -56,9 +89,19 @@ def find(slot: Slot, name: str) -> Any:
     """The object of that name. Raises ConfigError for a name that no extension has."""
     for extension in _all():
         if place := getattr(extension, slot).get(name):
-            module, _, attribute = place.partition(":")
-            return getattr(import_module(module), attribute)
+            return load(place)
     raise ConfigError(f"no extension has {slot} '{name}', only {', '.join(names(slot))}")
+
+
+def load(place: str) -> Any:
+    """What lies at "module:attribute"."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def verbs() -> dict[str, Verb]:
+    """The commands that extensions add, by their words."""
+    return {words: verb for one in _all() for words, verb in one.commands.items()}
 
 
 def names(slot: Slot) -> tuple[str, ...]:
@@ -73,5 +116,15 @@ def _all() -> Iterator[Extension]:
 
 @cache
 def _others() -> tuple[Extension, ...]:
-    """Those of other packages that are installed."""
-    return tuple(point.load() for point in entry_points(group=GROUP))
+    """Those of other packages that are installed; one that can't be loaded is left out, aloud."""
+    found = list[Extension]()
+    for point in entry_points(group=GROUP):
+        try:
+            found.append(point.load())
+        except Exception as error:  # whatever their module raises
+            warnings.warn(
+                f"the extension '{point.value}' can't be loaded ({reason(error)}): mend it, or "
+                "uninstall its package",
+                stacklevel=2,
+            )
+    return tuple(found)

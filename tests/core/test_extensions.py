@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint
+from typing import get_args
 
 import pytest
 
 from orchestry.core import extensions
 from orchestry.core.errors import ConfigError
-from orchestry.core.extensions import BUILT_IN, Extension, find, names
+from orchestry.core.extensions import BUILT_IN, Extension, Slot, find, load, names
 from orchestry.core.resolve import settings_of
 
 OTHER = Extension("other", datasets={"theirs": "orchestry.core.resolve:settings_of"})
@@ -17,9 +18,10 @@ OTHER = Extension("other", datasets={"theirs": "orchestry.core.resolve:settings_
 
 @pytest.fixture
 def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Another package's extension is installed."""
-    point = EntryPoint("other", f"{__name__}:OTHER", extensions.GROUP)
-    monkeypatch.setattr(extensions, "entry_points", lambda group: [point])
+    """Another package's extension is installed, and a broken one before it."""
+    places = ("no.such.module:OTHER", f"{__name__}:OTHER")
+    points = [EntryPoint("other", place, extensions.GROUP) for place in places]
+    monkeypatch.setattr(extensions, "entry_points", lambda group: points)
     extensions._others.cache_clear()
     yield
     extensions._others.cache_clear()
@@ -28,15 +30,19 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("extension", BUILT_IN, ids=lambda one: one.name)
 def test_every_place_in_the_table_can_be_loaded(extension: Extension) -> None:
     pytest.importorskip("wasmtime") if extension.name == "wasi" else None
-    for slot in ("datasets", "exports", "levels"):
-        for name in getattr(extension, slot):
-            assert find(slot, name) is not None
+    slots: dict[Slot, Mapping[str, str]] = {
+        slot: getattr(extension, slot) for slot in get_args(Slot)
+    }
+    assert all(find(slot, name) is not None for slot, found in slots.items() for name in found)
+    assert all(load(verb.place) is not None for verb in extension.commands.values())
+    assert any(slots.values()) or extension.commands, "it adds something"
 
 
 @pytest.mark.usefixtures("theirs")
 def test_another_package_adds_to_the_table() -> None:
+    with pytest.warns(UserWarning, match="'no.such.module:OTHER' can't be loaded"):
+        assert find("datasets", "theirs") is settings_of
     assert names("datasets")[-1] == "theirs"
-    assert find("datasets", "theirs") is settings_of
 
 
 def test_a_name_that_nobody_has_is_refused_with_those_that_are_known() -> None:

@@ -28,9 +28,9 @@ from orchestry.cli.console import Console, Notes, say
 from orchestry.cli.screen import console, facts, print_framed
 from orchestry.cli.show import ENDINGS, EXIT_CODES
 from orchestry.cli.watch import OPENING, Lines, spent, traffic
-from orchestry.engine.judge_check import CheckReport, Watcher
 from orchestry.engine.plan import Plan
-from orchestry.judge.measures import JudgeMeasures, Share, Sheet, measure
+from orchestry.ext.judge_check.check import CheckReport, Watcher
+from orchestry.ext.judge_check.measures import JudgeMeasures, Share, Sheet, measure
 
 _STYLES = {"trustworthy": "bold green", "usable": "green", "unsure": "yellow"}
 """Colours by level of advice; other levels are red."""

@@ -98,13 +98,13 @@ def _check(
     config = asked_of(config_from(**flags), provider, model)
     if dry_run:
         from orchestry.cli.dry_run import show
-        from orchestry.engine.judge_forecast import forecast
+        from orchestry.ext.judge_check.forecast import forecast
 
         foretell = partial(forecast, problems=problems)
         show(config, run_dir, as_json=as_json, foretell=foretell, noun="problem")
         return 0
-    from orchestry.cli.judge_show import show_check, watching_check
-    from orchestry.engine.judge_check import check_judge as run_check
+    from orchestry.ext.judge_check.check import check_judge as run_check
+    from orchestry.ext.judge_check.show import show_check, watching_check
 
     with watching_check(verbose=verbose) as watch:
         report = run_check(config, problems, run_dir, watch)

@@ -29,8 +29,15 @@ from orchestry.engine.plan import Plan
 from orchestry.engine.run import drive, in_own_loop, new_run_folder, prepare
 from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Work
+from orchestry.ext.judge_check.measures import (
+    Advice,
+    JudgeMeasures,
+    Reading,
+    Sheet,
+    advise,
+    measure,
+)
 from orchestry.judge.judge import seed_of
-from orchestry.judge.measures import Advice, JudgeMeasures, Reading, Sheet, advise, measure
 from orchestry.judge.ranking import Order, balanced
 from orchestry.models.gateway import Gateway
 from orchestry.store.run import Store

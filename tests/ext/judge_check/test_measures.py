@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestry.judge.measures import (
+from orchestry.ext.judge_check.measures import (
     JudgeMeasures,
     Level,
     Reading,

@@ -13,10 +13,10 @@ from orchestry.core.config import RunConfig
 from orchestry.core.types import Policy, Tools
 from orchestry.engine.estimate import Estimate, foretold
 from orchestry.engine.graded import graded_sets
-from orchestry.engine.judge_check import QUESTIONS, resolved
 from orchestry.engine.plan import Plan
 from orchestry.engine.run import in_own_loop, prepare
 from orchestry.engine.worst import Dearest
+from orchestry.ext.judge_check.check import QUESTIONS, resolved
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
 from orchestry.store.summary import NANO

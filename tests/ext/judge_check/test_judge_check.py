@@ -14,10 +14,10 @@ from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.types import Limits, Tools
 from orchestry.engine.graded import graded_sets
-from orchestry.engine.judge_check import CheckReport, _free, check_judge
-from orchestry.engine.judge_forecast import forecast
 from orchestry.engine.plan import Plan
-from orchestry.judge.measures import Sheet
+from orchestry.ext.judge_check.check import CheckReport, _free, check_judge
+from orchestry.ext.judge_check.forecast import forecast
+from orchestry.ext.judge_check.measures import Sheet
 from orchestry.rollout.rollout import task_rater
 from orchestry.sandbox import open_sandbox
 from orchestry.store import journal

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import CommandLine
-from tests.engine.test_writing import offer
+from tests.ext.writing.test_writing import offer
 
 RIGHT = "```python\ndef shift_0(x, y):\n    return x * 3 + y if x > 2 else y\n```"
 WEAK = "```python\ndef shift_0(x, y):\n    return 1\n```"

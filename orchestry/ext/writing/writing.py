@@ -22,7 +22,6 @@ from orchestry.core.config import AgentConfig, BehaviorsConfig, CreditConfig, Ru
 from orchestry.core.errors import ConfigError, TaskFault
 from orchestry.core.files import refused, write_atomic
 from orchestry.core.types import SPLITS, Frozen, Policy, Problem, Request
-from orchestry.engine import offers
 from orchestry.engine.estimate import Estimate, foretold
 from orchestry.engine.graded import play
 from orchestry.engine.manifest import Reason
@@ -31,6 +30,7 @@ from orchestry.engine.run import drive, in_own_loop, prepare
 from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Work
 from orchestry.engine.worst import Dearest
+from orchestry.ext.writing import offers
 from orchestry.judge import structured
 from orchestry.models.names import by_names
 from orchestry.store.run import Store

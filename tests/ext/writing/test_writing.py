@@ -15,8 +15,8 @@ import pytest
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import SPLITS, Completion, Problem
-from orchestry.engine import offers
-from orchestry.engine.writing import Asked, WritingReport, forecast, write_problems
+from orchestry.ext.writing import offers
+from orchestry.ext.writing.writing import Asked, WritingReport, forecast, write_problems
 from orchestry.judge.structured import Malformed
 from orchestry.task.registry import load_task
 from tests.cli.support import Reply, chat, served

@@ -33,7 +33,7 @@ from orchestry.core.choices import ProviderName
 
 if TYPE_CHECKING:
     from orchestry.cli.console import Notes
-    from orchestry.engine.writing import WritingReport
+    from orchestry.ext.writing.writing import WritingReport
 
 
 class _Flags(TypedDict):
@@ -94,7 +94,7 @@ def generate(
     from orchestry.cli.dry_run import show
     from orchestry.cli.screen import console
     from orchestry.cli.show import EXIT_CODES
-    from orchestry.engine.writing import Asked, forecast, write_problems
+    from orchestry.ext.writing.writing import Asked, forecast, write_problems
 
     config, asked = config_from(task=name, **flags), Asked(count, tuple(solver or ()), grade)
     file = into or Path("runs") / f"problems--{name}.jsonl"
