@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestry.cli.notebook import evaluate as evaluate
-    from orchestry.cli.notebook import train as train
-    from orchestry.cli.runs import Run as Run
-    from orchestry.cli.runs import load_run as load_run
+    from orchestry.api import Run as Run
+    from orchestry.api import evaluate as evaluate
+    from orchestry.api import load_run as load_run
+    from orchestry.api import train as train
     from orchestry.core import errors as errors
     from orchestry.core.config import RunConfig as RunConfig
     from orchestry.core.errors import ConfigError as ConfigError
@@ -64,10 +64,10 @@ _HOME = {
     "unparse_code": "task.code",
     "RunConfig": "core.config",
     "ConfigError": "core.errors",
-    "Run": "cli.runs",
-    "evaluate": "cli.notebook",
-    "train": "cli.notebook",
-    "load_run": "cli.runs",
+    "Run": "api",
+    "evaluate": "api",
+    "train": "api",
+    "load_run": "api",
     "AgentTask": "task.programs.agent_task",
     "BaseTask": "task.base",
     "TeamTask": "task.base",

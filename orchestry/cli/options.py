@@ -219,7 +219,7 @@ Config = Annotated[
     option(
         RUN,
         "YAML over the defaults, or a preset: laptop, seeds, agents, quick_test, local_cpu, "
-        "cooperation, local_writing, arxiv.",
+        "cooperation, two_models, local_writing, arxiv.",
         "--config",
         metavar="FILE|PRESET",
         autocompletion=presets,

@@ -1,6 +1,7 @@
-"""A run in Python: what `train`, `evaluate` and `load_run` return.
+"""Python's facade: `train`, `evaluate`, `load_run`, and the Run that they return.
 
-Reading a run loads neither the engine nor numpy.
+They show the command line's live view. Reading a run loads neither the engine nor numpy. It lies
+above all rooms and extensions.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from html import escape
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 R = TypeVar("R")
+_PLAYED = {"train": "orchestry.engine.run", "evaluate": "orchestry.engine.evaluate"}
 SHOWN = 2_000
 """A notebook shows this many characters of the best answer."""
 
@@ -422,3 +425,30 @@ def _figures(found: Summary) -> list[tuple[str, str]]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _returned(play: Callable[_P, store.Run]) -> Callable[_P, Run]:
+    """Returns a Run, with its methods for notebooks."""
+
+    @wraps(play)
+    def returned(*args: _P.args, **kwargs: _P.kwargs) -> Run:
+        return with_methods(play(*args, **kwargs))
+
+    return returned
+
+
+if TYPE_CHECKING:
+    from orchestry.engine import evaluate as evaluation
+    from orchestry.engine import run as engine
+
+    train = _returned(watched(engine.train))
+    evaluate = _returned(watched(evaluation.evaluate))
+else:
+
+    def __getattr__(name: str) -> Any:
+        """`train` and `evaluate`, which load the engine."""
+        if name not in _PLAYED:
+            raise AttributeError(f"module 'orchestry.api' has no attribute '{name}'")
+        play = getattr(import_module(_PLAYED[name]), name)
+        found = globals()[name] = _returned(watched(play))
+        return found

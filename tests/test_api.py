@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 import orchestry
+from tests.cli.conftest import cli as cli
 from tests.cli.support import TASKS, CommandLine
 
 CONFIG = {"task": "words", "task_path": [str(TASKS)], "provider": {"name": "fake"}, "episodes": 2}
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
