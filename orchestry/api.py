@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from orchestry.engine.examples import How
     from orchestry.engine.session import Observer
     from orchestry.engine.trust import Trust
+    from orchestry.ext.sweep.report import Found
     from orchestry.report.measures import Measures
     from orchestry.report.stats import Interval
-    from orchestry.report.sweep import Found
     from orchestry.store.checkpoints import Which
     from orchestry.task.vector import Script
 
@@ -300,9 +300,9 @@ class Run(store.Run):
         has best.yaml and a report. Raises ConfigError for keys that can't be tried, and without
         Optuna; OrchestryError if three trials in a row fail.
         """
-        from orchestry.cli.sweep import swept
-        from orchestry.core.sweep import sweep_of
-        from orchestry.engine.sweep import as_trials
+        from orchestry.ext.sweep.cli import swept
+        from orchestry.ext.sweep.settings import sweep_of
+        from orchestry.ext.sweep.sweep import as_trials
 
         raw = {"run": as_trials(self), "keys": keys, **how}
         place = Path("sweeps") / self.folder.name if folder is None else Path(folder)

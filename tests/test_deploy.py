@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from orchestry.core.machine import Launch
-from orchestry.core.sweep import read_sweep
+from orchestry.ext.sweep.settings import read_sweep
 from tools.reference import commands
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"

@@ -17,9 +17,9 @@ from pathlib import Path
 from benchmarks import page
 from benchmarks.stats import columns
 from orchestry.core.config import resolve
-from orchestry.core.sweep import read_sweep as read_config
-from orchestry.engine.sweep import trial_config
-from orchestry.report.sweep import Found, confirmed, read_sweep, sentences
+from orchestry.ext.sweep.report import Found, confirmed, read_sweep, sentences
+from orchestry.ext.sweep.settings import read_sweep as read_config
+from orchestry.ext.sweep.sweep import trial_config
 
 CONFIG = Path(__file__).with_suffix(".yaml")
 SHIPPED = page.ROOT / "configs" / "local_cpu.yaml"

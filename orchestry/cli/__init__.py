@@ -32,7 +32,6 @@ PANELS = {
     "Play and learn": {
         "run": "Search or train on a task; writes a run directory.",
         "resume": "Continue a run that was stopped or killed.",
-        "sweep": "Search settings: trials as runs, pruned by their curves.",
         "ask": "Ask a run's team, with what it learned, for work on a new input.",
         "distil": "Fine-tune a local team on answers of runs, gold, or a teacher's play.",
         "export": "Export what a run learned: prompts, adapters or merged models.",

@@ -50,7 +50,7 @@ class Extension:
     backends.local.sampler.Draws."""
 
 
-_MEASURE, _PREPARE = "Measure", "Look and prepare"
+_PLAY, _MEASURE, _PREPARE = "Play and learn", "Measure", "Look and prepare"
 
 BUILT_IN = (
     Extension(
@@ -59,6 +59,16 @@ BUILT_IN = (
             "humaneval": "orchestry.ext.datasets.humaneval:HUMANEVAL",
             "coophumaneval": "orchestry.ext.datasets.humaneval:COOPHUMANEVAL",
             "leetcode": "orchestry.ext.datasets.leetcode:LEETCODE",
+        },
+    ),
+    Extension(
+        "sweep",
+        commands={
+            "sweep": Verb(
+                _PLAY,
+                "Search settings: trials as runs, pruned by their curves.",
+                "orchestry.ext.sweep.cli:app",
+            )
         },
     ),
     Extension(

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.executor import ONE, Executor, Lost, Needs
 from orchestry.core.files import is_run, json_lines
-from orchestry.core.sweep import MeasureConfig
 from orchestry.engine.executors import LOCAL
 from orchestry.engine.games import last_checkpoint
+from orchestry.ext.sweep.settings import MeasureConfig
 from orchestry.store import journal
 from orchestry.store.games import kept
 from orchestry.store.measurements import last_evaluation

@@ -19,21 +19,21 @@ from filelock import FileLock
 
 from orchestry.core.config import validate
 from orchestry.core.errors import ConfigError, StoreError
-from orchestry.core.sweep import SweepConfig, read_sweep
-from orchestry.engine.study import Played, Study, Tried, host_of
-from orchestry.engine.sweep import Sweep, as_trials, corners, trial_config
-from orchestry.engine.trials import Asked, Stop, curve_of, spent_in
 from orchestry.engine.trust import check_trust
+from orchestry.ext.sweep.report import Confirmed, _ahead, confirmed, sentences, write_report
+from orchestry.ext.sweep.report import read_sweep as read_found
+from orchestry.ext.sweep.settings import SweepConfig, read_sweep
+from orchestry.ext.sweep.study import Played, Study, Tried, host_of
+from orchestry.ext.sweep.sweep import Sweep, as_trials, corners, trial_config
+from orchestry.ext.sweep.trials import Asked, Stop, curve_of, spent_in
 from orchestry.report.stats import crossed
-from orchestry.report.sweep import Confirmed, _ahead, confirmed, sentences, write_report
-from orchestry.report.sweep import read_sweep as read_found
 from orchestry.store import journal
 from orchestry.store.games import kept
 from orchestry.store.journal import Counted
 from orchestry.store.run import Run, is_written
 
 optuna = pytest.importorskip("optuna")
-TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
+TASKS = Path(__file__).parents[2] / "fixtures" / "tasks"
 RUN: dict[str, Any] = {
     "task": "words",
     "task_path": [str(TASKS)],
@@ -672,7 +672,7 @@ def test_trials_that_fail_stop_the_sweep(tmp_path: Path) -> None:
 
 
 def test_the_docs_example_is_a_sweep(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "sweeps.md"
+    page = Path(__file__).parents[3] / "docs" / "sweeps.md"
     file = tmp_path / "tldr.yaml"
     file.write_text(page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0])
     config = read_sweep(file)

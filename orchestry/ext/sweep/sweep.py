@@ -1,9 +1,9 @@
 """Sweeps: trials of settings, proposed and pruned by Optuna, each a run directory.
 
-One process plays a sweep's folder, and several folders may share a study (engine.study). A trial's
-runs are processes of their own (engine.trials), so that one can be stopped by its curve, a killed
+One process plays a sweep's folder, and several folders may share a study (`study`). A trial's
+runs are processes of their own (`trials`), so that one can be stopped by its curve, a killed
 one resumed, and several played at once, here or elsewhere. Before a trial begins, its part of what
-is left of the cap is reserved (engine.slices); the ledgers of its runs keep to that.
+is left of the cap is reserved (`slices`); the ledgers of its runs keep to that.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from orchestry.core.executor import Executor
 from orchestry.core.files import refuse_pipes, write_atomic
 from orchestry.core.ppo import check_settings
 from orchestry.core.resolve import by_role, put_key
-from orchestry.core.sweep import Choices, MeasureConfig, SweepConfig
 from orchestry.engine.executors import needs_of, open_executor
-from orchestry.engine.slices import CONFIRM, TRIAL, Slice, Spent
-from orchestry.engine.study import (
+from orchestry.engine.trust import remember
+from orchestry.ext.sweep.settings import Choices, MeasureConfig, SweepConfig
+from orchestry.ext.sweep.slices import CONFIRM, TRIAL, Slice, Spent
+from orchestry.ext.sweep.study import (
     Played,
     Study,
     Tried,
@@ -40,7 +41,7 @@ from orchestry.engine.study import (
     in_words,
     own_file,
 )
-from orchestry.engine.trials import (
+from orchestry.ext.sweep.trials import (
     Asked,
     Curve,
     Interrupts,
@@ -52,7 +53,6 @@ from orchestry.engine.trials import (
     play_run,
     spent_in,
 )
-from orchestry.engine.trust import remember
 from orchestry.store.run import Run
 from orchestry.store.summary import NANO, nano
 

@@ -24,9 +24,9 @@ from orchestry.core.errors import ConfigError, OrchestryError, unknown
 from orchestry.core.files import write_atomic
 from orchestry.core.resolve import leaves
 from orchestry.core.seeds import derive
-from orchestry.core.sweep import STORAGE, Choices, Named, Range, SweepConfig
-from orchestry.engine.slices import CONFIRM, Slices, State
-from orchestry.engine.trials import spent_in
+from orchestry.ext.sweep.settings import STORAGE, Choices, Named, Range, SweepConfig
+from orchestry.ext.sweep.slices import CONFIRM, Slices, State
+from orchestry.ext.sweep.trials import spent_in
 from orchestry.store.summary import NANO, nano
 
 if TYPE_CHECKING:

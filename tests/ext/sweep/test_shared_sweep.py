@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from orchestry.core.errors import ConfigError
-from orchestry.core.sweep import read_sweep
-from orchestry.engine.study import Tried
-from orchestry.engine.sweep import Sweep
-from orchestry.engine.trials import Stop, spent_in
 from orchestry.engine.trust import check_server
-from orchestry.report.sweep import read_sweep as read_found
-from orchestry.report.sweep import sentences, write_report
+from orchestry.ext.sweep.report import read_sweep as read_found
+from orchestry.ext.sweep.report import sentences, write_report
+from orchestry.ext.sweep.settings import read_sweep
+from orchestry.ext.sweep.study import Tried
+from orchestry.ext.sweep.sweep import Sweep
+from orchestry.ext.sweep.trials import Stop, spent_in
 from orchestry.store.run import Run
-from tests.engine.test_slices import postgres as postgres
-from tests.engine.test_sweep import RUN, await_answers, begun, command, end, play, sweep_file
+from tests.ext.sweep.test_slices import postgres as postgres
+from tests.ext.sweep.test_sweep import RUN, await_answers, begun, command, end, play, sweep_file
 
 pytest.importorskip("optuna")
 PRICED = {
@@ -162,7 +162,7 @@ def test_a_database_that_can_t_be_opened_is_an_error_without_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, said: str
 ) -> None:
     monkeypatch.setenv("ORCHESTRY_STORAGE", url)
-    monkeypatch.setattr("orchestry.engine.study.OPENS", 1)
+    monkeypatch.setattr("orchestry.ext.sweep.study.OPENS", 1)
     with pytest.raises(ConfigError, match=said) as error:
         folder_of(tmp_path, "a")
     assert "secret" not in str(error.value)
@@ -194,7 +194,7 @@ def test_other_peoples_addresses_are_asked_about(tmp_path: Path) -> None:
 
 def test_several_at_once_are_proposed_apart(tmp_path: Path) -> None:
     """TPE is told to count trials that go on, unless the person decides."""
-    from orchestry.engine.study import classes
+    from orchestry.ext.sweep.study import classes
 
     def liar(**changes: Any) -> Any:
         return classes(read_sweep(sweep_file(tmp_path / "s.yaml", **changes)))[0]._constant_liar
@@ -341,7 +341,7 @@ def test_a_cap_that_is_reserved_stops_a_machine(tmp_path: Path) -> None:
 DIES = """
 import os
 from orchestry.cli import main
-from orchestry.engine.slices import Slices
+from orchestry.ext.sweep.slices import Slices
 settle = Slices.settle
 def dies(self, key, *rest):
     os.kill(os.getpid(), 9) if key.startswith("confirm/given") else settle(self, key, *rest)

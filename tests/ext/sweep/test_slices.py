@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from orchestry.core.errors import ConfigError
 from orchestry.engine.host import free_port
-from orchestry.engine.slices import Slice, Slices, Spent
+from orchestry.ext.sweep.slices import Slice, Slices, Spent
 
 pytest.importorskip("optuna")
 CAP = 1_000_003
@@ -221,8 +221,9 @@ def test_many_processes_keep_to_one_cap_in_postgresql(postgres: str) -> None:
 def test_machines_may_begin_a_study_at_once(tmp_path: Path, times: int) -> None:
     """Each creates the tables, and they agree on the study."""
     code = (
-        "import sys; from pathlib import Path; from orchestry.core.sweep import SweepConfig\n"
-        "from orchestry.engine.study import Study\n"
+        "import sys; from pathlib import Path\n"
+        "from orchestry.ext.sweep.settings import SweepConfig\n"
+        "from orchestry.ext.sweep.study import Study\n"
         "config = SweepConfig.model_validate({'keys': {'episodes': [1, 2]}, 'study': 's',"
         " 'storage': sys.argv[1]})\n"
         "folder = Path(sys.argv[2]); folder.mkdir()\n"

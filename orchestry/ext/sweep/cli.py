@@ -14,9 +14,9 @@ from orchestry.cli.options import BUDGET, ON, OUTPUT, RUN, Json, Trusted, option
 from orchestry.core.errors import OrchestryError
 
 if TYPE_CHECKING:
-    from orchestry.core.sweep import SweepConfig
     from orchestry.engine.trust import Trust
-    from orchestry.report.sweep import Found
+    from orchestry.ext.sweep.report import Found
+    from orchestry.ext.sweep.settings import SweepConfig
 
 _GiveUp = Annotated[
     str | None,
@@ -67,7 +67,7 @@ def _command(
     from itertools import chain
 
     from orchestry.cli.show import EXIT_CODES
-    from orchestry.core.sweep import read_sweep
+    from orchestry.ext.sweep.settings import read_sweep
 
     given = {"trials": trials, "budget_usd": budget, "executor": on}
     config = read_sweep(file, {key: value for key, value in given.items() if value is not None})
@@ -103,8 +103,8 @@ def _swept(
 
     from orchestry.cli.console import say
     from orchestry.cli.screen import console
-    from orchestry.engine.sweep import Sweep
-    from orchestry.report.sweep import read_sweep, write_report
+    from orchestry.ext.sweep.report import read_sweep, write_report
+    from orchestry.ext.sweep.sweep import Sweep
 
     note = partial(say, console(stderr=True))
     reason = Sweep(config, place, note, trust=trust, confirmed=True, give_up=give_up).play()
@@ -114,7 +114,7 @@ def _swept(
 
 def _report(place: Path, reason: str, found: Found, paths: Sequence[Path], as_json: bool) -> None:
     """Shows what came out."""
-    from orchestry.report.sweep import sentences
+    from orchestry.ext.sweep.report import sentences
 
     if as_json:
         best = found.whole[0] if found.whole else None
@@ -132,8 +132,8 @@ def _check(config: SweepConfig, file: Path, trust: Trust, budget: float | None) 
     file's cap is above the default and not confirmed."""
     from orchestry.core.config import validate
     from orchestry.core.resolve import merge
-    from orchestry.engine.sweep import corners, raw_config
     from orchestry.engine.trust import check_trust
+    from orchestry.ext.sweep.sweep import corners, raw_config
 
     cap = {"budget": {"usd": config.budget_usd}}
     for _, settings in corners(config):
@@ -144,8 +144,8 @@ def _check(config: SweepConfig, file: Path, trust: Trust, budget: float | None) 
 def _check_servers(config: SweepConfig, file: Path, trust: bool, on: str | None) -> None:
     """Raises ConfigError if the file names other people's clusters or databases unconfirmed."""
     from orchestry.core.executor import On
-    from orchestry.engine.study import host_of
     from orchestry.engine.trust import check_server
+    from orchestry.ext.sweep.study import host_of
 
     if on is None and (address := On.of(config.executor).address):
         shown = f"executor {address} (runs would be started there)"

@@ -14,12 +14,12 @@ import yaml
 
 from orchestry.core.errors import OrchestryError
 from orchestry.core.executor import Job, Lost, Needs
-from orchestry.core.sweep import MeasureConfig, read_sweep
 from orchestry.engine.executors import LOCAL
-from orchestry.engine.sweep import Sweep
-from orchestry.engine.trials import Asked, Interrupts, Stop, await_writers, play_all, play_run
-from orchestry.report.sweep import read_sweep as read_found
-from tests.engine.test_sweep import RUN, journal_of, sweep_file
+from orchestry.ext.sweep.report import read_sweep as read_found
+from orchestry.ext.sweep.settings import MeasureConfig, read_sweep
+from orchestry.ext.sweep.sweep import Sweep
+from orchestry.ext.sweep.trials import Asked, Interrupts, Stop, await_writers, play_all, play_run
+from tests.ext.sweep.test_sweep import RUN, journal_of, sweep_file
 
 
 def played(works: Sequence[Callable[[], Any]], places: int, heard: Interrupts) -> list[Any]:
@@ -207,7 +207,7 @@ class Never(Losing):
 def test_a_run_that_is_lost_again_and_again_fails_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestry.engine.trials.GRACE_S", 0.0)
+    monkeypatch.setattr("orchestry.ext.sweep.trials.GRACE_S", 0.0)
     executor: Any = Never(9, tmp_path)
     (tmp_path / "trial.yaml").write_text(yaml.safe_dump(RUN))
     told = list[str]()

@@ -1,0 +1,1 @@
+"""`orchestry sweep`: settings searched by Optuna, each trial a run that can be pruned."""
