@@ -1,1 +1,1 @@
-"""Train, resume, evaluate, estimate, export, check a judge."""
+"""Train, resume, evaluate, estimate, export."""

@@ -1,1 +1,1 @@
-"""What stands beside the kernel, which reaches it by the table in core/extensions.py alone."""
+"""Extensions: what not every run needs. The kernel finds them by core/extensions.py alone."""
