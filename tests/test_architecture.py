@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,25 @@ HEAVY = (
     "rich",
     "genai_prices",
 )
+
+
+LINES = {
+    "backends": 14_400,
+    "cli": 7_300,
+    "core": 4_500,
+    "engine": 10_100,
+    "ext": 7_500,
+    "judge": 1_000,
+    "models": 4_800,
+    "report": 6_500,
+    "rollout": 1_700,
+    "sandbox": 3_700,
+    "store": 2_900,
+    "task": 7_700,
+}
+"""Most lines of each room. What raises one says so here; what makes a room smaller lowers it."""
+SHARED_NAMES = 48
+"""Class names that stand in two files or more; it may only fall."""
 
 
 def names(paths: list[Path]) -> list[str]:
@@ -64,6 +84,29 @@ def test_the_house_has_twelve_rooms_at_most() -> None:
     assert len(rooms) <= 12
     files = {path.name for path in (ROOT / "orchestry").iterdir() if path.is_file()}
     assert files == {"__init__.py", "__main__.py", "api.py", "py.typed"}
+
+
+def test_every_room_keeps_to_its_budget_of_lines() -> None:
+    rooms = {path.name: [*path.rglob("*.py")] for path in (ROOT / "orchestry").iterdir()}
+    lines = {
+        name: sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+        for name, files in rooms.items()
+        if name in LINES
+    }
+    assert lines.keys() == LINES.keys()
+    assert {name: count for name, count in lines.items() if count > LINES[name]} == {}
+    slack = {name: LINES[name] - count for name, count in lines.items()}
+    assert {name: left for name, left in slack.items() if left > 200} == {}, "lower the budget"
+
+
+def test_few_class_names_stand_twice() -> None:
+    found = Counter(
+        node.name
+        for path in (ROOT / "orchestry").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert sum(count > 1 for count in found.values()) <= SHARED_NAMES
 
 
 def test_the_facade_is_small_and_whole() -> None:

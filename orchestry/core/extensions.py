@@ -40,7 +40,7 @@ class Extension:
     commands: Mapping[str, Verb] = field(default_factory=dict)
     """By words as they are typed: `judge`; `tasks generate` in the group `tasks`."""
     datasets: Mapping[str, str] = field(default_factory=dict)
-    """Data sets of functions; each is a task.functions.Bank."""
+    """Data sets of functions; each is a task.functions.FunctionSet."""
     exports: Mapping[str, str] = field(default_factory=dict)
     """What `orchestry export --as` writes: (run, folder or None) to the path of what it wrote."""
     levels: Mapping[str, str] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from orchestry.core.distribution import install
 from orchestry.core.files import json_lines, text_of
 from orchestry.core.types import SPLITS, Problem, Split
 from orchestry.task.base import read_problems, writable
-from orchestry.task.functions import Bank
+from orchestry.task.functions import FunctionSet
 from orchestry.task.functions import Function as Function
 
 _SAVED = ("dataset_dict.json", "state.json")
@@ -129,7 +129,7 @@ def functions(bank: str, path: Path | None) -> Sequence[Function]:
     ConfigError if the data set is unknown or can't be reached, TaskError naming file and row where
     its content is not of the right shape, and if all is left out.
     """
-    source: Bank = extensions.find("datasets", bank)
+    source: FunctionSet = extensions.find("datasets", bank)
     found: dict[str, Function] = {}
     left_out = Counter[str]()
     for where, row in rows(source.hub, path):

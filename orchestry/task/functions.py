@@ -41,7 +41,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
+class FunctionSet:
     """A data set of functions."""
 
     hub: str

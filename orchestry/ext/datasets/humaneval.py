@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from orchestry.core import errors
-from orchestry.task.functions import Bank, Function
+from orchestry.task.functions import FunctionSet, Function
 
 _NEEDED = ("prompt", "test", "entry_point")
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -140,5 +140,5 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-HUMANEVAL = Bank("openai/openai_humaneval", partial(function, "humaneval"))
-COOPHUMANEVAL = Bank("OpenMLRL/CoopHumanEval", partial(function, "coophumaneval"))
+HUMANEVAL = FunctionSet("openai/openai_humaneval", partial(function, "humaneval"))
+COOPHUMANEVAL = FunctionSet("OpenMLRL/CoopHumanEval", partial(function, "coophumaneval"))
