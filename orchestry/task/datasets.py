@@ -28,8 +28,8 @@ from orchestry.core.distribution import install
 from orchestry.core.files import json_lines, text_of
 from orchestry.core.types import SPLITS, Problem, Split
 from orchestry.task.base import read_problems, writable
-from orchestry.task.functions import FunctionSet
 from orchestry.task.functions import Function as Function
+from orchestry.task.functions import FunctionSet
 
 _SAVED = ("dataset_dict.json", "state.json")
 """What `datasets.save_to_disk` writes."""

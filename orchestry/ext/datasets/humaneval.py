@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from orchestry.core import errors
-from orchestry.task.functions import FunctionSet, Function
+from orchestry.task.functions import Function, FunctionSet
 
 _NEEDED = ("prompt", "test", "entry_point")
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)

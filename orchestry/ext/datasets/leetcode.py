@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestry.core import errors
 from orchestry.core.types import SPLITS, Split
-from orchestry.task.functions import FunctionSet, Case, Function
+from orchestry.task.functions import Case, Function, FunctionSet
 
 IDS = ("task_id", "titleSlug", "title_slug", "problem_slug", "slug", "title", "name", "id")
 TEXTS = ("problem_description", "description", "content", "question", "prompt")
