@@ -6,9 +6,11 @@ import asyncio
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.quality import human_eval
 from benchmarks.quality.human_eval import (
     FAILED,
     MAKER_ASKS,
@@ -16,10 +18,12 @@ from benchmarks.quality.human_eval import (
     OWN,
     TASK,
     Bench,
+    Played,
     agreements,
     asked,
     kind,
     report,
+    verdict,
 )
 from orchestry.core.types import Completion, Limits, Score, Tools, Turn
 from orchestry.sandbox import open_sandbox
@@ -105,3 +109,19 @@ def test_a_row_is_played_once_and_told(file: Path, tmp_path: Path, model: str) -
     assert row["maker's (difference)"] == "-"
     assert bench.play(model, 0.8, 2).row() == row
     assert f"| {model} | 0.8 | own | 6 |" in report([first])
+
+
+def test_the_verdict_says_who_is_near_and_what_is_ruled_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {"large": 70.0, "small": 50.0}
+    monkeypatch.setattr(human_eval, "MAKER_FOUND", {"large": 71.0, "small": 60.0})
+    monkeypatch.setattr(Played, "passed", property(lambda self: found[self.model]))
+    run: Any = None
+    rows = [Played(model, 0.0, OWN, run, 1.0, 4) for model in found]
+    said = verdict([*rows, Played("small", 0.0, MAKER_S, run, 1.0, 4)])
+    assert "- large, greedy: 1.0 points below the maker's figure, goal 6: met." in said
+    assert "- small, greedy: 10.0 points below the maker's figure, goal 6: missed." in said
+    assert "in the maker's words it passes 50.0 %" in said
+    assert "- large reaches its figure by the same path and precision." in said
+    assert verdict([Played("large", 0.8, OWN, run, 1.0, 4)]) == ""
