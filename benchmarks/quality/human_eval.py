@@ -267,7 +267,8 @@ def verdict(rows: Sequence[Played]) -> str:
     plain = {one.model: one for one in rows if one.words == OWN and one.behind is not None}
     met = [one for one in plain.values() if one.behind is not None and one.behind <= GOAL]
     said = [
-        f"- {one.model}, greedy: {one.behind:.1f} points below the maker's figure, goal {GOAL:g}: "
+        f"- {one.model}, greedy: {one.behind:z.1f} points below the maker's figure, "
+        f"goal {GOAL:g}: "
         f"{'met' if one in met else 'missed'}."
         for one in plain.values()
     ]
@@ -300,6 +301,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     bench = Bench(args.file, args.folder.absolute())
+    kept.restore("human_eval", bench.folder)
     rows = [(name, float(heat), words) for name, heat, words in args.only or SAMPLES]
     body = report([bench.play(*row[:2], SAMPLES[row], row[2]) for row in rows])
     print(body)
