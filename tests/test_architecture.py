@@ -47,6 +47,8 @@ LINES = {
     "task": 7_700,
 }
 """Most lines of each room. What raises one says so here; what makes a room smaller lowers it."""
+MODULES = 160
+"""Of ours that a search with the fake provider loads; it may only fall."""
 SHARED_NAMES = 48
 """Class names that stand in two files or more; it may only fall."""
 
@@ -84,6 +86,23 @@ def test_the_house_has_twelve_rooms_at_most() -> None:
     assert len(rooms) <= 12
     files = {path.name for path in (ROOT / "orchestry").iterdir() if path.is_file()}
     assert files == {"__init__.py", "__main__.py", "api.py", "py.typed"}
+
+
+def test_a_search_loads_no_weights_and_no_extension(tmp_path: Path) -> None:
+    """What `orchestry run --provider fake` imports of ours."""
+    code = (
+        "import sys; from orchestry.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print(*[one for one in sys.modules if one.startswith('orchestry.')], sep='\\n')"
+    )
+    args = ["run", "--provider", "fake", "--episodes", "1", "--run-dir", str(tmp_path / "run")]
+    command = [sys.executable, "-c", code, *args, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = [line for line in done.stdout.splitlines() if line.startswith("orchestry.")]
+    assert len(loaded) <= MODULES
+    aside = ("orchestry.ext.", "orchestry.backends.local", "orchestry.backends.ppo")
+    assert [name for name in loaded if name.startswith(aside)] == []
 
 
 def test_every_room_keeps_to_its_budget_of_lines() -> None:

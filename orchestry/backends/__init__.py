@@ -5,26 +5,54 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestry.backends.api.backend import ApiBackend
 from orchestry.backends.base import Backend
-from orchestry.backends.local.backend import LocalBackend
-from orchestry.backends.teams import TrainedBackend, plays_trained
 from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
+from orchestry.core.extensions import load
 from orchestry.core.machine import check_first, launched
 from orchestry.store.run import NO_TEXTS
 from orchestry.task.base import BaseTask
+
+if TYPE_CHECKING:
+    from orchestry.backends.api.backend import ApiBackend
+    from orchestry.backends.local.backend import LocalBackend
+
+_API = "orchestry.backends.api.backend:ApiBackend"
+_LOCAL = "orchestry.backends.local.backend:LocalBackend"
+_TRAINED, _WITH_TEAM = (
+    "orchestry.backends.teams:TrainedBackend",
+    "orchestry.backends.teams:with_team",
+)
+"""A run loads only the backend that it has."""
+
+
+def plays_trained(config: RunConfig) -> bool:
+    """Whether weights of this machine answer in backend api."""
+    return config.backend == "api" and config.provider.name == "local"
+
+
+def as_trained(config: RunConfig, folder: Path | None = None) -> RunConfig:
+    """The config with the settings of the run that trained its team, where it has none of its own.
+    A config without a trained team comes back as it is.
+
+    `folder` is the run to continue, which has its own copy of the adapters. Raises ConfigError for
+    a missing team, or one of another task.
+    """
+    if not plays_trained(config):
+        return config
+    found: RunConfig = load(_WITH_TEAM)(config, folder)
+    return found
 
 
 def backend_of(config: RunConfig) -> type[ApiBackend | LocalBackend]:
     """The backend of a config. Raises ConfigError for one that is none of this kind."""
     if config.backend == "ppo":
         raise ConfigError(f"no model is asked by backend ppo, {NO_TEXTS}")
-    if config.backend == "local":
-        return LocalBackend
-    return TrainedBackend if plays_trained(config) else ApiBackend
+    weights = _LOCAL if config.backend == "local" else _TRAINED if plays_trained(config) else _API
+    found: type[ApiBackend | LocalBackend] = load(weights)
+    return found
 
 
 def open_backend(

@@ -32,20 +32,8 @@ _LEFT = {"learn": ("from", "roles", "vllm_url"), "agents": ("model", "provider",
 """Of these sections, the keys that say where the weights come from and who draws."""
 
 
-def plays_trained(config: RunConfig) -> bool:
-    """Whether weights of this machine answer in backend api."""
-    return config.backend == "api" and config.provider.name == "local"
-
-
-def as_trained(config: RunConfig, folder: Path | None = None) -> RunConfig:
-    """The config with the settings of the run that trained its team, where it has none of its own.
-    A config without a trained team comes back as it is.
-
-    `folder` is the run to continue, which has its own copy of the adapters. Raises ConfigError for
-    a missing team, or one of another task.
-    """
-    if not plays_trained(config):
-        return config
+def with_team(config: RunConfig, folder: Path | None) -> RunConfig:
+    """See backends.as_trained."""
     if config.provider.team is None:
         if config.provider.model is None:
             raise ConfigError(

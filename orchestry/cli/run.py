@@ -97,13 +97,14 @@ def _run(
         else:
             show(config, run_dir, as_json=as_json, rented=(gpu, gpu_price))
         return 0
-    from orchestry.cli.dry_run import tell_recipe
     from orchestry.cli.show import finish_recipe, finish_run
     from orchestry.cli.watch import watching
     from orchestry.engine.run import train
 
     with watching(verbose=verbose) as observer:
         if config.recipe.steps and not (run_dir and (run_dir / "config.yaml").exists()):  # refused
+            from orchestry.cli.dry_run import tell_recipe
+
             file = flags.get("file")
             tell_recipe(config, preset_file(file) if file else None, observer.note)
         found = train(config, run_dir, observer)

@@ -17,9 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestry.backends import open_backend
+from orchestry.backends import as_trained, open_backend
 from orchestry.backends.base import Opening
-from orchestry.backends.teams import as_trained
 from orchestry.core.concurrency import heeding
 from orchestry.core.config import RunConfig, validate
 from orchestry.core.errors import ConfigError, OrchestryError, too_long
