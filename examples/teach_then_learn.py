@@ -14,7 +14,7 @@ from statistics import fmean
 
 import orchestry
 from orchestry.core.resolve import merge, settings_of
-from orchestry.engine.distil import distil
+from orchestry.ext.distil.distil import distil
 
 
 def main() -> None:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from orchestry.engine.ask import Answer
-    from orchestry.engine.distil import Distilled
-    from orchestry.engine.examples import How
     from orchestry.engine.session import Observer
     from orchestry.engine.trust import Trust
+    from orchestry.ext.distil.distil import Distilled
+    from orchestry.ext.distil.examples import How
     from orchestry.ext.sweep.report import Found
     from orchestry.report.measures import Measures
     from orchestry.report.stats import Interval
@@ -231,8 +231,8 @@ class Run(store.Run):
         nats per token before and after. Raises ConfigError for runs that can't be learned from,
         before anything is learned.
         """
-        from orchestry.engine.distil import distil
         from orchestry.engine.session import Silent
+        from orchestry.ext.distil.distil import distil
 
         note = (observer or Silent()).note
         if not self.neural:

@@ -33,11 +33,11 @@ HEAVY = (
 
 
 LINES = {
-    "backends": 14_400,
-    "cli": 7_300,
+    "backends": 14_100,
+    "cli": 7_100,
     "core": 4_500,
-    "engine": 10_100,
-    "ext": 7_500,
+    "engine": 8_000,
+    "ext": 10_200,
     "judge": 1_000,
     "models": 4_800,
     "report": 6_500,

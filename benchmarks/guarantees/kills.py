@@ -117,7 +117,7 @@ def attach(shared: Path, folder: Path) -> list[str]:
 
 
 def recipe(shared: Path, folder: Path) -> list[str]:
-    from tests.backends.local.test_recipes import sets
+    from tests.ext.recipes.test_recipes import sets
 
     chosen = sets("search+magrpo", str(shared / "tiny"), shared / "tasks", "learn.every=2")
     kept = [one for one in chosen if not one.startswith("recipe.stages.distil")]

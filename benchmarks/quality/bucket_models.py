@@ -25,10 +25,10 @@ from benchmarks.peers.bucket_speed import module
 from benchmarks.quality import bucket_ppo
 from benchmarks.stats import columns, ended
 from orchestry.core.config import validate
-from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import as_left, held_out_config, play_measurement
 from orchestry.engine.run import prepare
 from orchestry.engine.session import Silent
+from orchestry.ext.distil.distil import distil
 from orchestry.report.stats import interval
 from orchestry.store.checkpoints import CHECKPOINT
 from orchestry.store.run import Run, load_run

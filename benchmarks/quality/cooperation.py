@@ -49,11 +49,11 @@ from orchestry.core.files import write_atomic
 from orchestry.core.resolve import read_config_file
 from orchestry.core.seeds import derive
 from orchestry.core.types import Problem
-from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import play_measurement
-from orchestry.engine.examples import How
 from orchestry.engine.run import prepare, resume
 from orchestry.engine.session import Silent
+from orchestry.ext.distil.distil import distil
+from orchestry.ext.distil.examples import How
 from orchestry.store.checkpoints import CHECKPOINT, checkpoint, chosen_update
 from orchestry.store.run import Run, load_run
 from orchestry.task.arrangements import ALONE, ONE_MODEL

@@ -47,8 +47,8 @@ from benchmarks.stats import done, ended, played
 from orchestry.core.config import validate
 from orchestry.core.files import json_lines
 from orchestry.engine.evaluate import play_measurement
-from orchestry.engine.recipes import Team, team_after
 from orchestry.engine.run import prepare, resume, train
+from orchestry.ext.recipes.recipes import Team, team_after
 from orchestry.store.checkpoints import checkpoint, chosen_update
 from orchestry.store.recipes import Stage, stages_of
 from orchestry.store.run import Run, load_run

@@ -19,9 +19,9 @@ from benchmarks import page
 from benchmarks.quality.local_learning import Notes
 from benchmarks.stats import columns, done, ended, interval
 from orchestry.core.config import validate
-from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import evaluate
 from orchestry.engine.run import resume, train
+from orchestry.ext.distil.distil import distil
 from orchestry.store.run import Run, load_run
 from orchestry.task.registry import load_task
 

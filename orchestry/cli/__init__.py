@@ -33,7 +33,6 @@ PANELS = {
         "run": "Search or train on a task; writes a run directory.",
         "resume": "Continue a run that was stopped or killed.",
         "ask": "Ask a run's team, with what it learned, for work on a new input.",
-        "distil": "Fine-tune a local team on answers of runs, gold, or a teacher's play.",
         "export": "Export what a run learned: prompts, adapters or merged models.",
         "remote": "Run on a machine of yours, such as a rented GPU, over ssh and rsync.",
     },

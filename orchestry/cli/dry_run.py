@@ -19,6 +19,7 @@ from orchestry.core.errors import OrchestryError, reason
 from orchestry.core.gpus import GPUS
 from orchestry.engine.estimate import Estimate, Figures, estimate
 from orchestry.engine.forecast import Forecast, forecast, ppo_forecast
+from orchestry.engine.regime import recipe
 from orchestry.engine.run import prepare
 from orchestry.report.text import counted, duration
 
@@ -84,11 +85,8 @@ def _embedded(found: Estimate) -> Iterator[str]:
 def show_recipe(config: RunConfig, *, as_json: bool) -> None:
     """Prints what each stage of a recipe and each measurement would cost, and their sum; of the
     first stage that learns by gradients also what this machine has to do."""
-    from orchestry.engine import recipes
-    from orchestry.store.recipes import stages_of
-
-    stages, notes = stages_of(RUNS, config.recipe.steps), Notes(console(stderr=True))
-    parts = recipes.forecast(config, stages)
+    notes = Notes(console(stderr=True))
+    parts = recipe().forecast(config)
     found = [(name, estimate(one, note=notes, runs=[RUNS])) for name, one in parts]
     learns = next((n for n, (_, one) in enumerate(parts) if one.backend == "local"), None)
     machine = None if learns is None else _machine(parts[learns][1], found[learns][1], notes)
@@ -123,13 +121,11 @@ def tell_recipe(config: RunConfig, file: Path | None, note: Callable[[str], None
     """Before a recipe is played: what its file says of it, and what the first stage that learns by
     gradients takes here. Weights that have a known source are fetched for that."""
     from orchestry.backends.local.model import in_half, loadable
-    from orchestry.engine import recipes
     from orchestry.models.gguf import gguf_named
-    from orchestry.store.recipes import stages_of
 
     for line in of_itself(config, file):
         note(line)
-    parts = recipes.forecast(config, stages_of(RUNS, config.recipe.steps))
+    parts = recipe().forecast(config)
     learns = next(((name, one) for name, one in parts if one.backend == "local"), None)
     if learns is None:
         return

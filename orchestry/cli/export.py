@@ -28,8 +28,7 @@ from orchestry.core import extensions
 from orchestry.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from orchestry.engine.chats import Chats, Form
-    from orchestry.engine.export import Exported
+    from orchestry.engine.export import Chats, Exported
     from orchestry.engine.prompts import Prompts
     from orchestry.engine.trust import Trust
     from orchestry.store.checkpoints import Which
@@ -143,9 +142,8 @@ def exported(
     if form == "inspect":
         return _logged(run, out, how)
     if form is not None:
-        from orchestry.engine.chats import export_chats
-
-        return export_chats(run, out, cast("Form", form), **how, **common)
+        chats: Chats = extensions.find("exports", form)(run, out, form, **how, **common)
+        return chats
     if _learns_prompts(run) and not (merge or agents):
         from orchestry.engine.prompts import export_prompts
 
@@ -181,7 +179,7 @@ def _refuse(**given: object) -> None:
 
 
 def _as_json(run: Path, found: Exported | Prompts | Chats | Path, merged: bool) -> dict[str, Any]:
-    from orchestry.engine.chats import Chats
+    from orchestry.engine.export import Chats
     from orchestry.engine.prompts import Prompts
 
     if isinstance(found, Path):
@@ -192,7 +190,7 @@ def _as_json(run: Path, found: Exported | Prompts | Chats | Path, merged: bool) 
 
 
 def _in_words(found: Exported | Prompts | Chats | Path, merged: bool) -> str:
-    from orchestry.engine.chats import Chats
+    from orchestry.engine.export import Chats
     from orchestry.engine.prompts import Prompts
 
     if isinstance(found, Path):

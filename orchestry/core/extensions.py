@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from orchestry.core.errors import ConfigError, reason
 
 GROUP = "orchestry.extensions"
-Slot = Literal["datasets", "exports", "levels", "samplers"]
+Slot = Literal["datasets", "exports", "levels", "regimes", "samplers"]
 """Where an extension can add something; a field of Extension."""
 
 
@@ -42,9 +42,12 @@ class Extension:
     datasets: Mapping[str, str] = field(default_factory=dict)
     """Data sets of functions; each is a task.functions.FunctionSet."""
     exports: Mapping[str, str] = field(default_factory=dict)
-    """What `orchestry export --as` writes: (run, folder or None) to the path of what it wrote."""
+    """What `orchestry export --as` writes by (run, folder or None, ...): a form of chats to
+    engine.export.Chats, an eval log to its path."""
     levels: Mapping[str, str] = field(default_factory=dict)
     """Ways to confine code beside the kernel's own; each starts a sandbox.pool.Server."""
+    regimes: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of runs that are more than one plan; each is an engine.regime.Regime."""
     samplers: Mapping[str, str] = field(default_factory=dict)
     """Who draws for backend local in place of its own sampler: (base, adapters, address, ...) to a
     backends.local.sampler.Draws."""
@@ -71,6 +74,18 @@ BUILT_IN = (
             )
         },
     ),
+    Extension(
+        "distil",
+        commands={
+            "distil": Verb(
+                _PLAY,
+                "Fine-tune a local team on answers of runs, gold, or a teacher's play.",
+                "orchestry.ext.distil.cli:app",
+            )
+        },
+        exports=dict.fromkeys(("openai", "hf"), "orchestry.ext.distil.chats:export_chats"),
+    ),
+    Extension("recipes", regimes={"recipe": "orchestry.ext.recipes.recipes:RECIPE"}),
     Extension(
         "judge_check",
         commands={

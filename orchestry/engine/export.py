@@ -296,6 +296,22 @@ def _source(adapter: Adapter, merge: bool, note: Callable[[str], None]) -> str:
 # --- writing ------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Chats:
+    """Chats that were written, to fine-tune other models on."""
+
+    folder: Path
+    form: str
+    """`openai` or `hf`."""
+    files: Mapping[str, Path]
+    """By agent."""
+    lines: Mapping[str, int]
+    """By agent: how many lines its file has."""
+    cut: int
+    """Examples with an answer that was cut by its limit, which are left out: a model would learn to
+    stop in the middle."""
+
+
 @contextmanager
 def new_export(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes `folder` at the end, and is removed after an error."""

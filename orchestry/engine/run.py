@@ -29,6 +29,7 @@ from orchestry.engine.executors import placed
 from orchestry.engine.games import players_digests, seat_policy
 from orchestry.engine.manifest import fruitless, stop_reason
 from orchestry.engine.plan import Plan
+from orchestry.engine.regime import recipe
 from orchestry.engine.scores import Verdicts
 from orchestry.engine.session import Observer, Session, Silent, Work
 from orchestry.engine.trust import Trust, of_run, remember
@@ -65,9 +66,7 @@ def train(
     folder = Path(run_dir) if run_dir else new_run_folder(f"{config.task}--{kind}")
     _check_name(folder)
     if config.recipe.steps:
-        from orchestry.engine.recipes import begin_recipe  # which calls this for each stage
-
-        return begin_recipe(config, folder, watch)
+        return recipe().begin(config, folder, watch)  # which calls this for each stage
     journal = folder / "journal.jsonl"
     if journal.exists() and journal.stat().st_size:
         raise ConfigError(
@@ -96,9 +95,8 @@ def resume(
     """
     watch = observer or Silent()
     if recipe_in(Path(folder)):
-        from orchestry.engine.recipes import resume_recipe  # which calls this for a stage
-
-        return resume_recipe(Path(folder), changes or {}, watch, trust=trust, accept=accept)
+        own = {"trust": trust, "accept": accept}
+        return recipe().resume(Path(folder), changes or {}, watch, **own)
     place = existing(Path(folder))
     before = read_config(place)
     if (place / DISTILLED).exists():

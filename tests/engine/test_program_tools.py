@@ -20,8 +20,8 @@ from orchestry.cli.show import _best
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Turn
-from orchestry.engine.chats import export_chats
-from orchestry.engine.examples import examples, unlike
+from orchestry.ext.distil.chats import export_chats
+from orchestry.ext.distil.examples import examples, unlike
 from orchestry.report.examples import trajectories
 from orchestry.report.runs import read_experiments
 from orchestry.rollout.credit import blame

@@ -16,8 +16,8 @@ from orchestry.backends.local.logprobs import completion_logprobs
 from orchestry.backends.local.sampler import Drawn as Answer
 from orchestry.backends.local.sampler import Prompt, Sampler
 from orchestry.backends.local.trainer import Crew, Trainer
-from orchestry.backends.local.tuning import Pair, Preferences, Target, answers, preferences
 from orchestry.core.seeds import derive
+from orchestry.ext.distil.tuning import Pair, Preferences, Target, answers, preferences
 from orchestry.rollout.schedule import Joint
 from tests.backends.local.gradients.faults import learned, worst
 from tests.backends.local.gradients.formula import Move, Plain, written_out

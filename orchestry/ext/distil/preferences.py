@@ -14,7 +14,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.seeds import derive
 from orchestry.core.tools import ToolSpec
 from orchestry.core.types import TASK_ERROR, Message
-from orchestry.engine.winners import TIE, Choice, Lesson, lesson, named
+from orchestry.ext.distil.winners import TIE, Choice, Lesson, lesson, named
 from orchestry.store.records import EpisodeRecord, GroupRecord, NodeRecord
 from orchestry.store.run import Run
 

@@ -16,10 +16,10 @@ from orchestry.backends.local import trainer as trainers
 from orchestry.backends.tools import LAST
 from orchestry.core.errors import ConfigError
 from orchestry.core.tools import ToolCall
-from orchestry.engine.distil import distil, encoded, open_trainer
-from orchestry.engine.examples import Examples, examples
 from orchestry.engine.run import prepare
-from orchestry.engine.winners import Lesson, each_once
+from orchestry.ext.distil.distil import distil, encoded, open_trainer
+from orchestry.ext.distil.examples import Examples, examples
+from orchestry.ext.distil.winners import Lesson, each_once
 from tests.backends import letters
 from tests.backends.local.tiny import tiny_folder
 from tests.models.conftest import KEY

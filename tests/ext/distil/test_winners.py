@@ -11,11 +11,11 @@ import pytest
 import orchestry
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
-from orchestry.engine.winners import Choice, each_once, winners
+from orchestry.ext.distil.winners import Choice, each_once, winners
 from orchestry.store.journal import Rated
 from orchestry.store.run import Run, Store, load_run
 
-TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
+TASKS = Path(__file__).parents[2] / "fixtures" / "tasks"
 SETS = [
     *("task=words", f"task_path=[{TASKS}]", "provider.name=fake", "episodes=3"),
     *("judge.enabled=false", "behaviors.enabled=false", "credit.share=0.5"),

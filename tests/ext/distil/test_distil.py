@@ -13,16 +13,16 @@ torch = pytest.importorskip("torch")
 
 import orchestry
 from orchestry.backends.local.trainer import Trainer
-from orchestry.backends.local.tuning import Target
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import TASK_ERROR
-from orchestry.engine.distil import Distilled, distil, encoded, open_trainer
-from orchestry.engine.examples import Examples, examples, unlike
 from orchestry.engine.export import export
-from orchestry.engine.preferences import Preference, preferences
 from orchestry.engine.run import prepare, resume
-from orchestry.engine.winners import Choice, Lesson
+from orchestry.ext.distil.distil import Distilled, distil, encoded, open_trainer
+from orchestry.ext.distil.examples import Examples, examples, unlike
+from orchestry.ext.distil.preferences import Preference, preferences
+from orchestry.ext.distil.tuning import Target
+from orchestry.ext.distil.winners import Choice, Lesson
 from orchestry.store.records import NodeRecord
 from orchestry.store.run import Run, load_run
 from tests.backends.letters import ROLES, TASK, config, write_task
@@ -36,7 +36,7 @@ WITH_GOLD = (
         return {"left": "eee", "right": "x" if problem.id == "train-3" else "ee"}
 """
 )
-WORDS = Path(__file__).parents[1] / "fixtures" / "tasks"
+WORDS = Path(__file__).parents[2] / "fixtures" / "tasks"
 SMALL: dict[str, Any] = {"learn": {"rank": 4, "alpha": 8, "threads": 1}}
 
 

@@ -12,7 +12,7 @@ from orchestry.core.errors import ConfigError
 from orchestry.core.tools import calls_of
 from orchestry.core.types import Member, Policy, Problem, Tools, Tree
 from orchestry.engine.run import in_own_loop
-from orchestry.engine.winners import Lesson, lessons
+from orchestry.ext.distil.winners import Lesson, lessons
 from orchestry.rollout.rollout import Rollout, task_rater
 from orchestry.rollout.schedule import Chains
 from orchestry.sandbox import open_sandbox

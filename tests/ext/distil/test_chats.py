@@ -12,10 +12,10 @@ import pytest
 import orchestry
 from orchestry.core.config import resolve
 from orchestry.core.errors import ConfigError
-from orchestry.engine.chats import export_chats
+from orchestry.ext.distil.chats import export_chats
 from orchestry.store.run import Run
 
-TASKS = Path(__file__).parents[1] / "fixtures" / "tasks"
+TASKS = Path(__file__).parents[2] / "fixtures" / "tasks"
 ROLES = ("writer", "reviewer", "refactorer")
 SETS = [
     "task=words",

@@ -13,9 +13,9 @@ from typing import Any
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Completion, Member, Policy, Problem, Request
 from orchestry.engine.games import check_needs, last_checkpoint, policy_of
-from orchestry.engine.gold import played
 from orchestry.engine.run import in_own_loop
-from orchestry.engine.winners import Lesson, lessons
+from orchestry.ext.distil.gold import played
+from orchestry.ext.distil.winners import Lesson, lessons
 from orchestry.store.run import Run
 from orchestry.task.setup import Setup
 from orchestry.task.thinking import Thoughtful

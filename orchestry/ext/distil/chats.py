@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, Unpack
@@ -20,31 +19,16 @@ from orchestry.backends.gold import GOLD
 from orchestry.backends.local.card import fenced
 from orchestry.core.errors import ConfigError
 from orchestry.core.types import Message
-from orchestry.engine.examples import Examples, How, examples
-from orchestry.engine.export import new_export
-from orchestry.engine.preferences import Preference
+from orchestry.engine.export import Chats, new_export
 from orchestry.engine.trust import Trust
-from orchestry.engine.winners import BY, Lesson
+from orchestry.ext.distil.examples import Examples, How, examples
+from orchestry.ext.distil.preferences import Preference
+from orchestry.ext.distil.winners import BY, Lesson
 from orchestry.store.journal import Opened
 from orchestry.store.run import Run, load_run
 
 Form = Literal["openai", "hf"]
 _Item = Lesson | Preference
-
-
-@dataclass(frozen=True, slots=True)
-class Chats:
-    """What was written."""
-
-    folder: Path
-    form: Form
-    files: Mapping[str, Path]
-    """By agent."""
-    lines: Mapping[str, int]
-    """By agent: how many lines its file has."""
-    cut: int
-    """Examples with an answer that was cut by its limit, which are left out: a model would learn to
-    stop in the middle."""
 
 
 def export_chats(

@@ -18,9 +18,9 @@ import orchestry
 from orchestry import load_run
 from orchestry.core.errors import ConfigError
 from orchestry.engine.evaluate import evaluate
-from orchestry.engine.examples import Examples, examples
 from orchestry.engine.games import policy_of
-from orchestry.engine.winners import Lesson
+from orchestry.ext.distil.examples import Examples, examples
+from orchestry.ext.distil.winners import Lesson
 from orchestry.store.journal import Learned
 from orchestry.task.registry import load_task
 from tests.tasks.local_runs import roomy_model

@@ -27,15 +27,16 @@ from orchestry.core.errors import ConfigError, LockedError
 from orchestry.core.files import to_json, to_yaml, write_atomic
 from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import derive
-from orchestry.engine import examples
 from orchestry.engine.changes import check_changes, names_players
-from orchestry.engine.distil import distil
 from orchestry.engine.evaluate import evaluate, held_out_config
-from orchestry.engine.examples import How
-from orchestry.engine.gold import gold_answers
+from orchestry.engine.regime import Regime
 from orchestry.engine.run import prepare, resume, train
 from orchestry.engine.session import Observer
 from orchestry.engine.trust import Trust, check_trust, of_run, remember
+from orchestry.ext.distil import examples
+from orchestry.ext.distil.distil import distil
+from orchestry.ext.distil.examples import How
+from orchestry.ext.distil.gold import gold_answers
 from orchestry.models.names import by_names
 from orchestry.store.checkpoints import checkpoint, chosen_update
 from orchestry.store.recipes import (
@@ -531,3 +532,10 @@ def _measured(
         seed=config.seed,
         trust=trust,
     )
+
+
+def _forecast(config: RunConfig) -> list[tuple[str, RunConfig]]:
+    return forecast(config, stages_of(Path("runs"), config.recipe.steps))  # nothing is written
+
+
+RECIPE = Regime(begin_recipe, resume_recipe, _forecast)

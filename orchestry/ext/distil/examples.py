@@ -18,11 +18,11 @@ from orchestry.core.resolve import leaves, merge
 from orchestry.core.seeds import shuffled
 from orchestry.core.types import Member
 from orchestry.engine.games import load_player, seat_policy
-from orchestry.engine.gold import gold_lessons
-from orchestry.engine.preferences import Preference, preferences
-from orchestry.engine.teachers import taught
 from orchestry.engine.trust import Trust, of_run
-from orchestry.engine.winners import (
+from orchestry.ext.distil.gold import gold_lessons
+from orchestry.ext.distil.preferences import Preference, preferences
+from orchestry.ext.distil.teachers import taught
+from orchestry.ext.distil.winners import (
     TOP,
     By,
     Choice,

@@ -21,8 +21,8 @@ import orchestry
 from orchestry.cli import app
 from orchestry.core.config import RunConfig, resolve, validate
 from orchestry.core.errors import ConfigError, LockedError
-from orchestry.engine.recipes import forecast, foreseen
 from orchestry.engine.run import prepare, resume
+from orchestry.ext.recipes.recipes import forecast, foreseen
 from orchestry.report.recipes import Brought, brought, stages_table
 from orchestry.store.journal import Rated
 from orchestry.store.recipes import recipe_in, stages_of

@@ -12,7 +12,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor
 
 from orchestry.backends.local.trainer import Trainer
-from orchestry.backends.local.tuning import (
+from orchestry.core.learning import LearnConfig
+from orchestry.core.types import Member
+from orchestry.ext.distil.tuning import (
     Epoch,
     Imitation,
     Pair,
@@ -22,8 +24,6 @@ from orchestry.backends.local.tuning import (
     answers,
     preferences,
 )
-from orchestry.core.learning import LearnConfig
-from orchestry.core.types import Member
 from tests.backends.letters import ROLES
 
 pytestmark = pytest.mark.usefixtures("one_thread")

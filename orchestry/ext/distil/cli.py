@@ -34,8 +34,8 @@ from orchestry.cli.options import (
 
 if TYPE_CHECKING:
     from orchestry.cli.console import Console
-    from orchestry.engine.distil import Distilled
-    from orchestry.engine.examples import Examples, How
+    from orchestry.ext.distil.distil import Distilled
+    from orchestry.ext.distil.examples import Examples, How
 
 LEARNING = "How it is learned"
 app = App()
@@ -129,8 +129,8 @@ def _command(
     """
     from orchestry.cli.console import Notes
     from orchestry.cli.screen import console
-    from orchestry.engine.distil import distil
-    from orchestry.engine.examples import examples
+    from orchestry.ext.distil.distil import distil
+    from orchestry.ext.distil.examples import examples
 
     where = console(stderr=True)
     note, how = Notes(where), cast("How", {k: v for k, v in flags.items() if v is not None})
@@ -167,7 +167,7 @@ def _steps(where: Console) -> Iterator[Callable[[int, int], None]]:
 
 def _estimate(found: Examples, note: Callable[[str], None], *, as_json: bool) -> None:
     """Prints what would be learned."""
-    from orchestry.engine.distil import counts
+    from orchestry.ext.distil.distil import counts
 
     rows = counts(found, note)
     if as_json:

@@ -1,4 +1,4 @@
-"""`orchestry distil`, as a user calls it; tests/engine/test_distil.py tests what it learns."""
+"""`orchestry distil`, as a user calls it; tests/ext/distil/test_distil.py tests what it learns."""
 
 from __future__ import annotations
 

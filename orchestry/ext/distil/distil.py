@@ -22,13 +22,13 @@ from orchestry.core.errors import ConfigError, PromptTooLong, StoreError, reason
 from orchestry.core.files import new_folder, to_json
 from orchestry.core.machine import launched
 from orchestry.engine.changes import config_digests
-from orchestry.engine.examples import Examples, How, Settings, examples, unlike
 from orchestry.engine.plan import Plan
-from orchestry.engine.preferences import Preference
 from orchestry.engine.run import new_run_folder, prepare
-from orchestry.engine.teachers import named
 from orchestry.engine.trust import Trust, remember
-from orchestry.engine.winners import Lesson
+from orchestry.ext.distil.examples import Examples, How, Settings, examples, unlike
+from orchestry.ext.distil.preferences import Preference
+from orchestry.ext.distil.teachers import named
+from orchestry.ext.distil.winners import Lesson
 from orchestry.models.hermes import in_text
 from orchestry.store.checkpoints import CHECKPOINT, DISTILLED, file_digests
 from orchestry.store.journal import Learned, Opened, Stopped
@@ -36,7 +36,7 @@ from orchestry.store.run import Run, Store
 
 if TYPE_CHECKING:
     from orchestry.backends.local.trainer import Trainer
-    from orchestry.backends.local.tuning import Pair, Target, Tuned
+    from orchestry.ext.distil.tuning import Pair, Target, Tuned
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Encoded:
 
 
 def _sides(one: Target | Pair) -> tuple[Target, ...]:
-    from orchestry.backends.local.tuning import Target
+    from orchestry.ext.distil.tuning import Target
 
     return (one,) if isinstance(one, Target) else (one.better, one.worse)
 
@@ -150,7 +150,7 @@ def encoded(found: Examples, trainer: Trainer) -> Encoded:
 
 def _unit(one: Lesson | Preference, trainer: Trainer) -> Target | Pair | None:
     """As tokens; None if it does not fit into the context."""
-    from orchestry.backends.local.tuning import Pair
+    from orchestry.ext.distil.tuning import Pair
 
     if isinstance(one, Lesson):
         return _target(one, trainer)
@@ -159,7 +159,7 @@ def _unit(one: Lesson | Preference, trainer: Trainer) -> Target | Pair | None:
 
 
 def _target(one: Lesson, trainer: Trainer) -> Target | None:
-    from orchestry.backends.local.tuning import Target
+    from orchestry.ext.distil.tuning import Target
 
     base = next(crew.base for crew in trainer.crews if one.agent in crew.roles)
     try:
@@ -181,7 +181,7 @@ def _learned(
     progress: Callable[[int, int], None],
 ) -> Distilled:
     """Fine-tunes, then writes everything."""
-    from orchestry.backends.local.tuning import Epoch, Tuning
+    from orchestry.ext.distil.tuning import Epoch, Tuning
 
     settings, plan = found.settings, prepare(found.setup.config, note, need_key=False)
     _warn(found, note)
@@ -229,7 +229,7 @@ def _warn(found: Examples, note: Callable[[str], None]) -> None:
 
 
 def _method(trainer: Trainer, data: Encoded, settings: Settings) -> Any:
-    from orchestry.backends.local.tuning import Imitation, Pair, Preferences
+    from orchestry.ext.distil.tuning import Imitation, Pair, Preferences
 
     if settings.method == "sft":
         return Imitation(trainer)
