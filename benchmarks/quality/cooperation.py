@@ -10,8 +10,8 @@ as each baseline. What tests ask and what aux computes differ between train and 
 team plays once, for all seeds. The 135M model needs gold, since it solves 1 problem in 300.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
-        [--test N] [--baselines NAME,...] [--model NAME] [--teacher NAME] [--folder DIR]
-        [--only SEED] [--curve] [--write]
+        [--test N] [--baselines NAME,...] [--model NAME] [--teacher NAME] [--rate R]
+        [--folder DIR] [--only SEED] [--curve] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
 keeps (benchmarks/kept) are taken from there. `--only SEED` plays one seed and prints nothing, so
@@ -33,7 +33,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,8 @@ class Bench:
     golds: int = 1000
     test: int = 100
     baselines: tuple[str, ...] = BASELINES
+    rate: float | None = None
+    """The learning rate of MAGRPO; None: the base's own."""
     teacher: str | None = None
     """The embedded model whose winners make the warm start; None: gold answers make it."""
 
@@ -169,7 +171,8 @@ class Bench:
     @property
     def way(self) -> Way:
         """How this base learns."""
-        return CODER if "coder" in self.model.lower() else SMALL
+        own = CODER if "coder" in self.model.lower() else SMALL
+        return own if self.rate is None else replace(own, rate=self.rate)
 
     def play(self, seed: int, teams: Sequence[str] | None = None) -> Played:
         """Everything of one seed: from the start, or what is missing."""
@@ -377,6 +380,7 @@ def main() -> None:
     parser.add_argument("--baselines", default=",".join(BASELINES), metavar="NAME,...")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--teacher", help="an embedded model whose winners make the warm start")
+    parser.add_argument("--rate", type=float, help="learning rate of MAGRPO")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
     parser.add_argument("--only", type=int, metavar="SEED", help="play that seed")
     parser.add_argument("--curve", action="store_true", help="how the runs went so far")
@@ -384,7 +388,7 @@ def main() -> None:
     args = parser.parse_args()
     named = tuple(args.baselines.split(","))
     sizes = (args.episodes, args.golds, args.test)
-    bench = Bench(args.folder.absolute(), args.model, *sizes, named, args.teacher)
+    bench = Bench(args.folder.absolute(), args.model, *sizes, named, args.rate, args.teacher)
     section = bench.section
     if args.write and section == COLD and args.model != COLD_MODEL:
         parser.error(f"--golds 0 --write is for {COLD_MODEL}, whose section it writes")
@@ -415,6 +419,8 @@ def main() -> None:
             command += f" --model {args.model}"
         if args.teacher:
             command += f" --teacher {args.teacher}"
+        if args.rate:
+            command += f" --rate {args.rate:g}"
         if args.curve:
             command += " --curve"
         page.write(section, f"{command} --write", f"{body}\n\n{kept.revisions(bench.folder, '*')}")
