@@ -34,10 +34,10 @@ HEAVY = (
 
 LINES = {
     "backends": 14_100,
-    "cli": 7_100,
+    "cli": 6_700,
     "core": 4_500,
-    "engine": 8_000,
-    "ext": 10_200,
+    "engine": 6_800,
+    "ext": 11_700,
     "judge": 1_000,
     "models": 4_800,
     "report": 6_500,

@@ -34,7 +34,6 @@ PANELS = {
         "resume": "Continue a run that was stopped or killed.",
         "ask": "Ask a run's team, with what it learned, for work on a new input.",
         "export": "Export what a run learned: prompts, adapters or merged models.",
-        "remote": "Run on a machine of yours, such as a rented GPU, over ssh and rsync.",
     },
     "Measure": {
         "evaluate": "Score a run's configuration on held-out problems.",

@@ -47,7 +47,7 @@ class Card:
 
 def cards() -> list[Card] | str:
     """This machine's GPUs by nvidia-smi, which needs no torch; or why there are none."""
-    from orchestry.engine.host import gpus
+    from orchestry.core.probe import gpus
 
     rows, fault = gpus(_QUERY)
     try:

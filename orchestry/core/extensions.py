@@ -87,6 +87,16 @@ BUILT_IN = (
     ),
     Extension("recipes", regimes={"recipe": "orchestry.ext.recipes.recipes:RECIPE"}),
     Extension(
+        "remote",
+        commands={
+            "remote": Verb(
+                _PLAY,
+                "Run on a machine of yours, such as a rented GPU, over ssh and rsync.",
+                "orchestry.ext.remote.cli:app",
+            )
+        },
+    ),
+    Extension(
         "judge_check",
         commands={
             "judge": Verb(

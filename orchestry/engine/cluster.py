@@ -26,9 +26,9 @@ from orchestry.core.distribution import install
 from orchestry.core.errors import ConfigError, OrchestryError, SandboxError, reason
 from orchestry.core.executor import ONE, Job, Lost, Needs, environs
 from orchestry.core.machine import PARENT
+from orchestry.core.probe import free_port
 from orchestry.core.sandboxed import Limits
 from orchestry.engine.executors import END_S, Launched, Running, launching
-from orchestry.engine.host import free_port
 from orchestry.sandbox.elsewhere import Elsewhere
 from orchestry.sandbox.pool import Server, start_server
 from orchestry.sandbox.worker import Ended, Unavailable

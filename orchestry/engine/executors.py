@@ -16,8 +16,8 @@ from orchestry.core.config import RunConfig
 from orchestry.core.errors import ConfigError
 from orchestry.core.executor import ONE, Executor, Job, Level, Needs, On, environs
 from orchestry.core.machine import PARENT, launched
+from orchestry.core.probe import free_port
 from orchestry.core.sandboxed import Limits
-from orchestry.engine.host import free_port
 from orchestry.sandbox import ForkServers, open_sandbox
 
 COMMAND = (sys.executable, "-m", "orchestry")

@@ -80,7 +80,7 @@ def of_run(
 
 def _with_players(config: RunConfig, place: Path, note: Callable[[str], None]) -> RunConfig:
     """The config with the opponents where they are now: a run that came back from a host has them
-    in its own folder (`remote_runs.stage`)."""
+    in its own folder (`ext.remote.runs.stage`)."""
 
     def found(name: str) -> str:
         _, sent, rest = name.rpartition("/remote/sent/")

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestry.core.errors import ConfigError
-from orchestry.engine.host import free_port
+from orchestry.core.probe import free_port
 from orchestry.ext.sweep.slices import Slice, Slices, Spent
 
 pytest.importorskip("optuna")

@@ -22,12 +22,13 @@ from typing import IO, Any
 
 from pydantic import Field, ValidationError
 
+from orchestry.core import probe
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.files import is_run, read_yaml
 from orchestry.core.resolve import explain_fault
 from orchestry.core.types import Frozen
-from orchestry.engine import host as there
-from orchestry.engine.wheel import pack
+from orchestry.ext.remote import host as there
+from orchestry.ext.remote.wheel import pack
 
 FILE = Path("remote.yaml")
 """Settings by host, in the working folder."""
@@ -35,10 +36,14 @@ Shell = Callable[[Sequence[str], IO[bytes]], "subprocess.Popen[bytes]"]
 """Starts a command with pipes for stdin and stdout; stderr goes to the file."""
 Each = Callable[[str], None]
 """Told each line that a long command prints."""
-_BOOT = (
-    "import json, sys; order = json.loads(sys.stdin.readline()); "
-    "code = {'__name__': 'host'}; exec(order.pop('source'), code); code['main'](order)"
-)
+_BOOT = """
+import json, sys, types
+order = json.loads(sys.stdin.readline())
+for name, source in order.pop("modules").items():
+    sys.modules[name] = module = types.ModuleType(name)
+    exec(source, module.__dict__)
+module.main(order)
+"""
 _ENTER = """cd -- "$0" 2>/dev/null && [ -x venv/bin/python ] && exec venv/bin/python -c "$1"
 echo "no venv/bin/python in $0" >&2; exit 1"""
 _OURS = ("ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4")
@@ -168,7 +173,8 @@ class Host:
 
     def order(self, do: str, given: Mapping[str, Any]) -> bytes:
         """What the host's Python reads."""
-        order = {"do": do, "given": given, "source": inspect.getsource(there)}
+        modules = {one.__name__: inspect.getsource(one) for one in (probe, there)}
+        order = {"do": do, "given": given, "modules": modules}
         return json.dumps(order).encode() + b"\n"
 
     @property

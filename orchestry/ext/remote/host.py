@@ -1,9 +1,10 @@
 """The half of `orchestry remote` that works on the host.
 
-Its source is sent over ssh with each order, so it imports only the standard library and needs no
-version of ours. A run lies in runs/NAME. Its folder `remote` holds what was sent, what the run
-printed (`log`), when it was started and how it ended (`sessions.jsonl`), and a lock that is held
-for as long as it lives: a process id alone could be another process's by now.
+Its source is sent over ssh with each order, and that of core.probe. So it imports only the standard
+library besides, and needs no version of ours. A run lies in runs/NAME. Its folder `remote` holds
+what was sent, what the run printed (`log`), when it was started and how it ended
+(`sessions.jsonl`), and a lock that is held for as long as it lives: a process id alone could be
+another process's by now.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from orchestry.core.probe import free_port, gpus
+
 RUNS = Path("runs")
 SOON_S = 4.0
 """A run that ends within this time could not begin: the order waits for it, and says why."""
-GPUS_S = 20.0
-"""How long nvidia-smi may take."""
 LONGEST = 300
-"""Characters of a log's last line, or of nvidia-smi's fault."""
+"""Characters of a log's last line."""
 MARK = "@orchestry "
 """Begins the line of an answer: login scripts print lines of their own."""
 Report = dict[str, Any]
@@ -233,39 +234,6 @@ def _last_update(data: mmap.mmap | bytes) -> dict[str, Any] | None:
     return found
 
 
-def gpus(keys: Sequence[str]) -> tuple[list[dict[str, str]], str]:
-    """What nvidia-smi says of each GPU, and what it says instead; neither without it."""
-    if shutil.which("nvidia-smi") is None:
-        return [], ""
-    query = ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
-    try:
-        rows = [line.split(", ") for line in _said(query).splitlines()]
-    except (OSError, subprocess.SubprocessError) as error:
-        return [], str(error)
-    odd = " ".join(", ".join(row) for row in rows if len(row) != len(keys))
-    cards = [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
-    return cards, odd.strip()[:LONGEST]
-
-
-def _said(command: list[str]) -> str:
-    """What a command prints. A hung driver keeps it even from being killed, and `subprocess.run`
-    would wait for its end."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        command, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-    )
-    try:
-        return process.communicate(timeout=GPUS_S)[0].decode(errors="replace")
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(1)
-        raise subprocess.SubprocessError(f"no answer within {GPUS_S:g} s") from None
-    finally:
-        assert process.stdout is not None
-        process.stdout.close()
-
-
 # --- copying and showing --------------------------------------------------------------------------
 
 
@@ -295,12 +263,6 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port that nobody has, of loopback or of all networks ('')."""
-    with socket.create_server((address, 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def serve(commands: list[list[str]], port: int) -> dict[str, Any]:

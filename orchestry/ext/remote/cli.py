@@ -23,8 +23,8 @@ from orchestry.core.errors import ConfigError, LockedError, OrchestryError
 from orchestry.core.files import is_name
 
 if TYPE_CHECKING:
-    from orchestry.engine.host import Report
-    from orchestry.engine.remote import Each, Host
+    from orchestry.ext.remote.host import Report
+    from orchestry.ext.remote.remote import Each, Host
 
 CONNECTION, MACHINE = "Connection", "Machine"
 WAIT_S = 20.0
@@ -69,7 +69,7 @@ class Ssh(TypedDict, total=False):
 
 
 def _connect(name: str, flags: Ssh) -> Host:
-    from orchestry.engine.remote import connect
+    from orchestry.ext.remote.remote import connect
 
     return connect(name, flags.get("ssh_option") or (), flags.get("port"))
 
@@ -104,7 +104,7 @@ def _setup(
     (a checkout too) and installs it there with pip, then runs `orchestry doctor`. Repeat it after a
     break, or to add an extra: what is there is kept.
     """
-    from orchestry.engine.remote import set_up
+    from orchestry.ext.remote.remote import set_up
 
     found = _connect(host, flags)
     typer.echo(f"setting up {found.address}, folder {found.folder}", err=True)
@@ -132,8 +132,8 @@ def _run(
     sent into the run's folder there. Keys of your environment are not, unless `--send-key` names
     them.
     """
-    from orchestry.engine.remote_runs import begin
     from orchestry.engine.run import new_run_folder
+    from orchestry.ext.remote.runs import begin
 
     given = _parsed("run", args or ())
     if given["run_dir"]:
@@ -169,7 +169,7 @@ def _resume(
     **flags: Unpack[Ssh],
 ) -> int:
     """Continue a run there that was stopped or killed."""
-    from orchestry.engine.remote_runs import go_on
+    from orchestry.ext.remote.runs import go_on
 
     if _parsed("resume", [*(args or ()), "."])["task_path"]:
         raise ConfigError("--task-path is not for a run on a host: its task was sent with it")
@@ -205,8 +205,8 @@ def _monitor(
     Prices are in ./remote.yaml. A reminder comes if nothing runs there any more, or after
     `remind_after_hours`.
     """
-    from orchestry.engine.remote import reminders, usd
-    from orchestry.engine.remote_runs import known
+    from orchestry.ext.remote.remote import reminders, usd
+    from orchestry.ext.remote.runs import known
 
     found, names = _connect(host, flags), [] if run is None else [_named(run)]
     state = known(found, names)
@@ -250,8 +250,8 @@ def _sync(
     A copy that broke off is continued. Nothing is deleted here, and no other run is overwritten. A
     run may be copied while it runs; what is here can be reported and resumed at any time.
     """
-    from orchestry.engine.remote import reminders
-    from orchestry.engine.remote_runs import known, pull
+    from orchestry.ext.remote.remote import reminders
+    from orchestry.ext.remote.runs import known, pull
 
     found = _connect(host, flags)
     state = known(found, [] if run is None else [_named(run)])
@@ -273,8 +273,8 @@ def _sync(
 @spread
 def _stop(host: _Host, run: _Run, **flags: Unpack[Ssh]) -> int:
     """Interrupt a run there, as Ctrl-C does: it can be resumed. The machine goes on, and costs."""
-    from orchestry.engine.remote import reminders
-    from orchestry.engine.remote_runs import known, stop
+    from orchestry.ext.remote.remote import reminders
+    from orchestry.ext.remote.runs import known, stop
 
     found = _connect(host, flags)
     report = stop(found, _named(run))
@@ -359,7 +359,7 @@ def _state(report: Report) -> str:
 
 
 def _show(host: Host, state: Mapping[str, Any]) -> None:
-    from orchestry.engine.remote import usd
+    from orchestry.ext.remote.remote import usd
     from orchestry.report.text import duration
 
     since = state["now"] - state["setup"]["since"]
@@ -403,8 +403,8 @@ def _serve(
     host: Host, what: str, name: str | None, runs: Sequence[Report], port: int | None
 ) -> int:
     """Shows a server of the host's on a port of loopback here, until Ctrl-C."""
-    from orchestry.engine.host import free_port
-    from orchestry.engine.remote import forward
+    from orchestry.core.probe import free_port
+    from orchestry.ext.remote.remote import forward
 
     if not runs:
         raise ConfigError(f"{host.name} has no run yet: there is nothing to show")

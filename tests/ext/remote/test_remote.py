@@ -24,15 +24,16 @@ import pytest
 import yaml
 
 import orchestry
-from orchestry.cli.remote import _show
+from orchestry.core import probe
 from orchestry.core.config import resolve, validate
 from orchestry.core.errors import ConfigError, OrchestryError
 from orchestry.core.resolve import merge, read_config_file
-from orchestry.engine import host as there
-from orchestry.engine import remote_runs
-from orchestry.engine.remote import Host, HostConfig, Shell, connect, set_up, shell
-from orchestry.engine.remote_runs import pull, stage
-from orchestry.engine.wheel import pack
+from orchestry.ext.remote import host as there
+from orchestry.ext.remote import runs as remote_runs
+from orchestry.ext.remote.cli import _show
+from orchestry.ext.remote.remote import Host, HostConfig, Shell, connect, set_up, shell
+from orchestry.ext.remote.runs import pull, stage
+from orchestry.ext.remote.wheel import pack
 from orchestry.store.journal import Journal, Learned
 from orchestry.task.registry import bundled, load_task
 from tests.cli.sshd import Server, borrow, children, equip, needs_ssh, serving, write_remote
@@ -57,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def box(cli: CommandLine, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a host `gpu` that has been set up, with blanks in its path."""
-    monkeypatch.setattr("orchestry.cli.remote.WAIT_S", 0.3)
+    monkeypatch.setattr("orchestry.ext.remote.cli.WAIT_S", 0.3)
     folder = tmp_path / "a 'rented' box" / "orchestry"
     equip(folder)
     write_remote(gpu=server.entry(folder=str(folder), usd_per_hour=2.5, remind_after_hours=1))
@@ -104,7 +105,7 @@ def test_setup_goes_on_where_it_broke_off(cli: CommandLine, server: Server, tmp_
     cli(*setup[:3], "--python", "/no/python").failed(1, "remove its folder venv first")
     assert json.loads((box / "setup.json").read_text())["extras"] == ["tensorboard"]
     (site,) = (box / "venv" / "lib").glob("python*/site-packages")
-    assert (site / "orchestry/engine/host.py").read_bytes() == Path(there.__file__).read_bytes()
+    assert (site / "orchestry/ext/remote/host.py").read_bytes() == Path(there.__file__).read_bytes()
     assert (site / "orchestry/_bundled/tasks/code_review/task.py").is_file()
     assert not list(box.glob("*.whl"))
 
@@ -126,7 +127,7 @@ def test_the_wheel_is_whole_and_the_same_each_time() -> None:
     assert pack() == (name, data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    assert files["orchestry/engine/host.py"] == Path(there.__file__).read_bytes()
+    assert files["orchestry/ext/remote/host.py"] == Path(there.__file__).read_bytes()
     assert not [name for name in files if "__pycache__" in name]
     (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
     rows = {row[0]: row[1] for row in csv.reader(files[record].decode().splitlines())}
@@ -142,7 +143,7 @@ def test_the_wheel_has_no_hidden_files(tmp_path: Path, monkeypatch: pytest.Monke
     for name in (".env", "task.py", ".git/config"):
         (tmp_path / "tasks" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tasks" / name).write_text("KEY=1\n")
-    monkeypatch.setattr("orchestry.engine.wheel.bundled", lambda kind: tmp_path / kind)
+    monkeypatch.setattr("orchestry.ext.remote.wheel.bundled", lambda kind: tmp_path / kind)
     with zipfile.ZipFile(io.BytesIO(pack()[1])) as archive:
         bundled = [name for name in archive.namelist() if "/_bundled/" in name]
     assert bundled == ["orchestry/_bundled/tasks/task.py"]
@@ -731,9 +732,9 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 def test_gpus_are_read_from_nvidia_smi(smi: Callable[[str], None]) -> None:
     """Of a script that prints a line of the form that nvidia-smi prints."""
     keys = ("name", "utilization.gpu", "memory.used", "memory.total")
-    assert there.gpus(keys) == ([], "")
+    assert probe.gpus(keys) == ([], "")
     smi("echo 'NVIDIA H100 80GB HBM3, 87, 12595, 81559'")
-    (gpu,), fault = there.gpus(keys)
+    (gpu,), fault = probe.gpus(keys)
     assert gpu["name"] == "NVIDIA H100 80GB HBM3"
     assert (gpu["utilization.gpu"], gpu["memory.total"], fault) == ("87", "81559", "")
 
@@ -757,7 +758,7 @@ def test_runs_are_shown_whatever_nvidia_smi_says(
 ) -> None:
     """Also where its driver hangs, and of a GPU that has no memory of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(there, "GPUS_S", 0.5)
+    monkeypatch.setattr(probe, "GPUS_S", 0.5)
     Path("setup.json").write_text('{"since": 0}')
     smi(script)
     there._note(_claimed("r"), {"started": 1.0, "group": 1})

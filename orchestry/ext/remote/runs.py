@@ -17,8 +17,8 @@ from orchestry.core.errors import ConfigError, LockedError, OrchestryError, unkn
 from orchestry.core.files import is_name, to_yaml
 from orchestry.core.resolve import Mark, marks, merge, read_config_file
 from orchestry.engine.changes import names_players
-from orchestry.engine.host import Report
-from orchestry.engine.remote import Each, Host
+from orchestry.ext.remote.host import Report
+from orchestry.ext.remote.remote import Each, Host
 from orchestry.task.registry import bundled, find_tasks, load_task
 from orchestry.task.setup import option_files
 from orchestry.task.vector import run_named

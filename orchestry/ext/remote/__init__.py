@@ -1,0 +1,1 @@
+"""`orchestry remote`: runs on a machine of yours, over ssh and rsync."""

@@ -1,0 +1,3 @@
+"""The command line's fixtures."""
+
+from tests.cli.conftest import cli as cli
