@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import orchestry
 from orchestry.core.resolve import merge, settings_of
@@ -24,10 +25,12 @@ def main() -> None:
     parser.add_argument("--task", default="code_collaboration")
     parser.add_argument("--episodes", type=int, default=16)
     parser.add_argument("--samples", type=int, default=4, help="per test problem")
-    parser.add_argument("--set", nargs="+", default=[], metavar="A.B=C")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="A.B=C", help="config keys of the second stage"
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs/taught"))
     args = parser.parse_args()
-    team = {"task": args.task, "provider": {"model": args.model}}
+    team: dict[str, Any] = {"task": args.task, "provider": {"model": args.model}}
     taught = distil(into=args.folder / "taught", config=team, gold=True, note=print)
     own = {"backend": "local", "episodes": args.episodes, "learn": {"from": str(taught.folder)}}
     config = merge(merge(team, settings_of(args.set)), own)

@@ -28,6 +28,7 @@ from orchestry.engine.run import train
 from orchestry.store.run import Run
 
 MODELS = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+PROBLEMS = 8
 EMBEDDED = "embedded server, 4-bit"
 WAYS: Mapping[str, Mapping[str, Any]] = {
     EMBEDDED: {"provider": {"name": "embedded"}},
@@ -124,14 +125,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", default=[*MODELS])
-    parser.add_argument("--problems", type=int, default=8)
+    parser.add_argument("--problems", type=int, default=PROBLEMS)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="coder-draws-") as name:
         text = report([*measure(args.models, args.problems, Path(name))], args.problems)
     print(text)
     if args.write:
-        page.write("coder_draws", "python -m benchmarks.peers.coder_draws --write", text)
+        own = [] if tuple(args.models) == MODELS else ["--models", *args.models]
+        own += [] if args.problems == PROBLEMS else ["--problems", str(args.problems)]
+        command = " ".join(["python -m benchmarks.peers.coder_draws", *own, "--write"])
+        page.write("coder_draws", command, text)
 
 
 if __name__ == "__main__":

@@ -400,7 +400,9 @@ def main() -> None:
         places = [bench.place(f"run-{args.first + number}") for number in range(args.seeds)]
         runs = [load_run(place) for place in places if (place / "journal.jsonl").exists()]
         body = curve(runs)
-        if args.write and args.model == read_config_file(CONFIG)["provider"]["model"]:
+        shipped = read_config_file(CONFIG)
+        of_it = (shipped["provider"]["model"], shipped["learn"]["learning_rate"])
+        if args.write and (args.model, bench.way.rate) == of_it:
             in_config(runs[0], CONFIG)
     else:
         seeds = [bench.play(args.first + number) for number in range(args.seeds)]

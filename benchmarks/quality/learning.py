@@ -232,6 +232,8 @@ def main() -> None:
     part = args.only or args.seed is not None
     if args.write and (part or args.set or args.provider not in HERE):
         parser.error("--write is for whole runs of a free model, without --set")
+    if "off" not in args.contestants:
+        parser.error("--contestants needs off, beside which all others are measured")
     if min(args.seeds, args.samples) < 1:
         parser.error("--seeds and --samples are at least 1")
     seeds = range(args.seeds) if args.seed is None else [args.seed]
@@ -279,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-learning"))
     parser.add_argument(
-        "--contestants", nargs="+", choices=LABELS, default=[*LABELS], help="off is always needed"
+        "--contestants", nargs="+", choices=LABELS, default=[*LABELS], help="off is needed"
     )
     parser.add_argument("--only", choices=LABELS, help="play this contestant, then stop")
     parser.add_argument("--seed", type=int, help="play only this one of the seeds, then stop")

@@ -25,7 +25,7 @@ _TRAINED, _WITH_TEAM = (
     "orchestry.backends.teams:TrainedBackend",
     "orchestry.backends.teams:with_team",
 )
-"""A run loads only the backend that it has."""
+"""Where they lie, as a run loads only what it needs."""
 
 
 def plays_trained(config: RunConfig) -> bool:
@@ -50,8 +50,8 @@ def backend_of(config: RunConfig) -> type[ApiBackend | LocalBackend]:
     """The backend of a config. Raises ConfigError for one that is none of this kind."""
     if config.backend == "ppo":
         raise ConfigError(f"no model is asked by backend ppo, {NO_TEXTS}")
-    weights = _LOCAL if config.backend == "local" else _TRAINED if plays_trained(config) else _API
-    found: type[ApiBackend | LocalBackend] = load(weights)
+    place = _LOCAL if config.backend == "local" else _TRAINED if plays_trained(config) else _API
+    found: type[ApiBackend | LocalBackend] = load(place)
     return found
 
 

@@ -24,7 +24,7 @@ from orchestry import __version__
 from orchestry.cli.groups import App, Command, CommandGroup
 from orchestry.cli.screen import Lenient, fitted
 from orchestry.core import extensions
-from orchestry.core.errors import TRACEBACK, ConfigError, LeftOut
+from orchestry.core.errors import TRACEBACK, ConfigError, LeftOut, reason
 from orchestry.core.extensions import Verb
 from orchestry.core.machine import PARENT, end_with_parent, launched
 
@@ -80,28 +80,50 @@ class Later(Command):
     """A command's name and help line; its module is imported when the command is called or
     completed."""
 
-    place: str
-    """Of its typer app."""
+    def __init__(self, name: str, verb: Verb) -> None:
+        super().__init__(name, help=verb.help, rich_help_panel=verb.panel)
+        self._verb = verb
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
         """The context of the command itself."""
         name = str(self.name)
-        found = get_command(extensions.load(self.place))
+        found = get_command(self._app())
         if isinstance(found, TyperGroup):  # a module may have several commands
             found = found.commands.get(name, found)
         return found.make_context(info_name, args, *rest, **more)
 
+    def _app(self) -> Any:
+        """Raises ConfigError for one of another package that can't be loaded."""
+        try:
+            return extensions.load(self._verb.place)
+        except Exception as error:  # whatever their module raises
+            if self._verb.panel != extensions.THEIRS:
+                raise
+            raise ConfigError(
+                f"{self.name} can't be loaded from {self._verb.place} ({reason(error)}): mend that "
+                "package, or uninstall it"
+            ) from error
+
 
 class Root(CommandGroup):
-    """All commands by name."""
+    """All commands by name. Packages of others are looked at where a name is none of ours, and
+    where all are listed."""
 
     def __init__(self, **rest: Any) -> None:
         super().__init__(**rest)
         for name, verb in {**_own(), **extensions.verbs()}.items():
-            if " " not in name:  # else it is its group's
-                later = Later(name, help=verb.help, rich_help_panel=verb.panel)
-                later.place = verb.place
-                self.add_command(later)
+            self.add_command(Later(name, verb))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Ours, then theirs."""
+        return list(dict.fromkeys([*super().list_commands(ctx), *extensions.theirs()]))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Ours of that name, else theirs."""
+        if (found := super().get_command(ctx, cmd_name)) is not None:
+            return found
+        verb = extensions.theirs().get(cmd_name)
+        return Later(cmd_name, verb) if verb else None
 
     def invoke(self, ctx: Any) -> Any:
         """Typer alone would exit silently at an interruption."""

@@ -120,9 +120,8 @@ def _check(
     return 0 if ok else 1
 
 
-for words, verb in extensions.verbs().items():
-    if words.startswith("tasks "):
-        app.command(words.partition(" ")[2])(extensions.load(verb.place))
+for verb_name, verb in extensions.verbs("tasks").items():
+    app.command(verb_name, short_help=verb.help)(extensions.load(verb.place))
 
 
 @app.command("new")

@@ -1,23 +1,24 @@
 """What stands beside the kernel: a table of names, each loaded when it is first asked for.
 
 No module of the kernel imports `orchestry.ext`. Where an extension adds to the kernel, the table
-says under which name and where it is found, as "module:attribute"; the kernel asks `find`. Packages
-of others add theirs by an entry point of the group `orchestry.extensions` that is an Extension.
+says under which name and where it is found, as "module:attribute"; the kernel asks `find`. Another
+package adds a command by an entry point of the group `orchestry.commands`: its name, and the place
+of its typer app.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal, NamedTuple
 
-from orchestry.core.errors import ConfigError, reason
+from orchestry.core.errors import ConfigError, unknown
 
-GROUP = "orchestry.extensions"
+GROUP = "orchestry.commands"
+THEIRS = "Of other packages"
+"""The panel of their commands."""
 Slot = Literal["datasets", "exports", "levels", "regimes", "samplers"]
 """Where an extension can add something; a field of Extension."""
 
@@ -110,7 +111,9 @@ BUILT_IN = (
         "writing",
         commands={
             "tasks generate": Verb(
-                _PREPARE, "Let a model write problems.", "orchestry.ext.writing.cli:generate"
+                _PREPARE,
+                "Have a model write problems with gold and tests, and keep the good ones.",
+                "orchestry.ext.writing.cli:generate",
             )
         },
     ),
@@ -122,10 +125,10 @@ BUILT_IN = (
 
 def find(slot: Slot, name: str) -> Any:
     """The object of that name. Raises ConfigError for a name that no extension has."""
-    for extension in _all():
-        if place := getattr(extension, slot).get(name):
-            return load(place)
-    raise ConfigError(f"no extension has {slot} '{name}', only {', '.join(names(slot))}")
+    places = {one: place for each in BUILT_IN for one, place in getattr(each, slot).items()}
+    if name not in places:
+        raise ConfigError(unknown(slot.removesuffix("s"), name, [*places]))
+    return load(places[name])
 
 
 def load(place: str) -> Any:
@@ -134,32 +137,21 @@ def load(place: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def verbs() -> dict[str, Verb]:
-    """The commands that extensions add, by their words."""
-    return {words: verb for one in _all() for words, verb in one.commands.items()}
+def verbs(group: str = "") -> dict[str, Verb]:
+    """The commands that extensions add to the command line, or to a group of it, by their names."""
+    split = {
+        words.rpartition(" ")[::2]: verb for one in BUILT_IN for words, verb in one.commands.items()
+    }
+    return {name: verb for (within, name), verb in split.items() if within == group}
 
 
-def names(slot: Slot) -> tuple[str, ...]:
-    """All names in a slot; loads none of the built-in extensions."""
-    return tuple(dict.fromkeys(name for one in _all() for name in getattr(one, slot)))
-
-
-def _all() -> Iterator[Extension]:
-    yield from BUILT_IN
-    yield from _others()
-
-
-@cache
-def _others() -> tuple[Extension, ...]:
-    """Those of other packages that are installed; one that can't be loaded is left out, aloud."""
-    found = list[Extension]()
-    for point in entry_points(group=GROUP):
-        try:
-            found.append(point.load())
-        except Exception as error:  # whatever their module raises
-            warnings.warn(
-                f"the extension '{point.value}' can't be loaded ({reason(error)}): mend it, or "
-                "uninstall its package",
-                stacklevel=2,
-            )
-    return tuple(found)
+def theirs() -> dict[str, Verb]:
+    """The commands of other packages that are installed; none of them is loaded."""
+    return {
+        point.name: Verb(
+            THEIRS,
+            f"Of the package {point.dist.name if point.dist else point.module}.",
+            point.value,
+        )
+        for point in entry_points(group=GROUP)
+    }

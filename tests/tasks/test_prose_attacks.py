@@ -118,7 +118,7 @@ GOLDS = [
 
 JIGSAW = next(gold for gold in GOLDS if gold[1].id == "jigsaw_missing")
 SPOILT = 10
-"""Of a gold, of which the mean is taken: one of 300 orders of its words earns over 0.6."""
+"""Of a gold, of which the mean is taken: one of 170 orders of its words earns over 0.6."""
 
 
 @settings(max_examples=30)
@@ -140,7 +140,7 @@ def test_spoilt_golds_earn_far_less_than_the_gold(
         said = {role: text if role == "retriever" else spoilt(text) for role, text in gold.items()}
         return total(name, problem, said)
 
-    assert fmean(earns() for _ in range(SPOILT)) <= 0.5
+    assert fmean(earns() for _ in range(SPOILT)) <= 0.4
     assert total(name, problem, gold) == pytest.approx(1.0)
 
 

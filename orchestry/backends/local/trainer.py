@@ -384,10 +384,11 @@ class Crew:
             self.adapters = worn(self.base, self.roles, settings, seed)
         if settings.gradient_checkpointing:
             checkpoint_layers(self.base)
-        self.sampler: Draws = Sampler(self.base, self.adapters, warn=warn, beat=beat)
-        if settings.vllm_url:
-            served = extensions.find("samplers", "vllm")
-            self.sampler = served(
+        self.sampler: Draws
+        if settings.vllm_url is None:
+            self.sampler = Sampler(self.base, self.adapters, warn=warn, beat=beat)
+        else:
+            self.sampler = extensions.find("samplers", "vllm")(
                 *(self.base, self.adapters, settings.vllm_url),
                 micro_tokens=self.micro_tokens,
                 warn=warn,

@@ -220,7 +220,7 @@ def _program() -> str:
     folder = resources.files(PACKAGE)
     sources = ((n, folder.joinpath(f"{n}.py").read_text(encoding="utf-8")) for n in _GUEST)
     modules = [(PACKAGE, ""), *((f"{PACKAGE}.{name}", source) for name, source in sources)]
-    modules.append(("guest", inspect.getsource(guest)))
+    modules.append((f"{PACKAGE}.guest", inspect.getsource(guest)))  # a name that it deletes
     return _BOOT.format(modules=modules)
 
 

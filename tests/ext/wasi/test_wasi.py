@@ -88,6 +88,8 @@ async def test_runs_share_nothing(sandbox: ForkServers) -> None:
         ("import threading\nthreading.Thread(target=print).start()", "RuntimeError"),
         ("return input()", "EOFError"),
         ("import orchestry", "ModuleNotFoundError"),
+        ("import guest", "ModuleNotFoundError"),
+        ("import orchestry.sandbox.inside.guest", "ModuleNotFoundError"),
         ("return os.read(3, 1)", "Error"),
         ("return os.pwrite(1, b'to nobody', 4)", "OSError"),
         ("return os.pwrite(1, b'to nobody', 1)", "OSError"),
