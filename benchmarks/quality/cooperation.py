@@ -10,12 +10,13 @@ as each baseline. What tests ask and what aux computes differ between train and 
 team plays once, for all seeds. The 135M model needs gold, since it solves 1 problem in 300.
 
     python -m benchmarks.quality.cooperation [--seeds N] [--first SEED] [--episodes N] [--golds N]
-        [--test N] [--baselines NAME,...] [--model NAME] [--teacher NAME] [--rate R]
+        [--test N] [--baselines NAME,...] [--model NAME] [--teacher NAME] [--rate R [--beside R]]
         [--folder DIR] [--only SEED] [--curve] [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was; runs that this repository
 keeps (benchmarks/kept) are taken from there. `--only SEED` plays one seed and prints nothing, so
 that seeds can be played side by side, each with a core of its own; seed 0 plays the untrained team.
+`--beside` adds a table of the seeds that were played at another learning rate.
 `--curve` plays nothing: it tells how the runs went so far, and with --write writes that as the
 section, and into configs/cooperation.yaml if it has that model.
 """
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from benchmarks import kept, page
 from benchmarks.problems import spread, written
 from benchmarks.quality.cooperation_curve import curve, in_config
 from benchmarks.quality.cooperation_plot import draw
-from benchmarks.quality.cooperation_report import Played, report
+from benchmarks.quality.cooperation_report import Played, by_rate, report
 from benchmarks.quality.cooperation_swaps import Swaps, swapped
 from benchmarks.stats import ended, played
 from orchestry.core.config import validate
@@ -66,6 +67,7 @@ BANK_SIZE = 2000
 """Generated problems for train; a quarter as many for test."""
 SAMPLES = 4
 """Trajectories per test problem."""
+MOST_SEEDS = 10
 BASELINE_SAMPLES = 2
 """The same of a baseline."""
 TEACHER = "teacher"
@@ -186,6 +188,13 @@ class Bench:
             for name in self.baselines
         }
         return Played(seed, run, tests, baselines)
+
+    def there(self) -> Iterator[Played]:
+        """The seeds whose run has ended, without baselines."""
+        bare = replace(self, baselines=())
+        for seed in range(MOST_SEEDS):
+            if played(self.place(f"run-{seed}")):
+                yield bare.play(seed)
 
     def learn(self, seed: int) -> Run:
         """MAGRPO from the warm start, in a process that is killed half-way; the rest is played
@@ -381,6 +390,7 @@ def main() -> None:
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--teacher", help="an embedded model whose winners make the warm start")
     parser.add_argument("--rate", type=float, help="learning rate of MAGRPO")
+    parser.add_argument("--beside", type=float, help="another one, of the seeds played at it")
     parser.add_argument("--folder", type=Path, default=Path("runs/bench-cooperation"))
     parser.add_argument("--only", type=int, metavar="SEED", help="play that seed")
     parser.add_argument("--curve", action="store_true", help="how the runs went so far")
@@ -407,6 +417,8 @@ def main() -> None:
     else:
         seeds = [bench.play(args.first + number) for number in range(args.seeds)]
         body = report(seeds, swaps_of(seeds, bench.bank(GENERATED)))
+        if args.beside:
+            body += f"\n\n{by_rate([*seeds, *replace(bench, rate=args.beside).there()])}"
         if args.write:
             plot = page.ROOT / "docs" / f"{section}.svg"
             tests = {team: [one.tests[team, GENERATED] for one in seeds] for team in bench.teams}
@@ -423,6 +435,8 @@ def main() -> None:
             command += f" --teacher {args.teacher}"
         if args.rate:
             command += f" --rate {args.rate:g}"
+        if args.beside:
+            command += f" --beside {args.beside:g}"
         if args.curve:
             command += " --curve"
         page.write(section, f"{command} --write", f"{body}\n\n{kept.revisions(bench.folder, '*')}")

@@ -10,7 +10,7 @@ from statistics import fmean
 from benchmarks.quality.cooperation_swaps import Swaps
 from benchmarks.stats import Rows, bounds, columns, difference, interval, share
 from orchestry.report.text import table
-from orchestry.store.journal import Learned, Opened
+from orchestry.store.journal import Evaluated, Learned, Opened
 from orchestry.store.records import EpisodeRecord, NodeRecord
 from orchestry.store.run import Run
 
@@ -112,6 +112,34 @@ def _gain(played: Sequence[Played], first: str, last: str, bank: str) -> str:
     low, high = bounds(rows)
     word = "above 0" if low > 0 else "below 0" if high < 0 else "not told from 0"
     return f"MAGRPO changes the {first} team's reward by {interval(rows)}: {word}."
+
+
+def by_rate(played: Sequence[Played]) -> str:
+    """What MAGRPO comes to at several learning rates, seed by seed, from the same warm starts."""
+    rows = []
+    for one in sorted(played, key=lambda one: (one.seed, -_rate(one))):
+        dev = [event.reward for event in one.run.events if isinstance(event, Evaluated)]
+        (_, bank), *_ = one.tests
+        warm, learned = one.tests["warm", bank], one.tests["learned", bank]
+        change = difference(rewards([learned]), rewards([warm]))
+        leaves = [*_leaves([learned])]
+        rows.append(
+            {
+                "seed": str(one.seed),
+                "rate": f"{_rate(one):g}",
+                "dev, begin to end": f"{dev[0]:.3f} to {dev[-1]:.3f}",
+                "test, warm": interval(rewards([warm])),
+                "test, learned": interval(rewards([learned])),
+                "change": interval(change),
+                "cooperates": f"{_tagged(leaves, 'cooperates'):.1%}",
+                "pass@1": f"{_tagged(leaves, 'solved'):.3f}",
+            }
+        )
+    return f"### Learning rates\n\n{columns(rows, figures=False)}"
+
+
+def _rate(one: Played) -> float:
+    return float(one.run.config["learn"]["learning_rate"])
 
 
 def _goals(played: Sequence[Played], bank: str) -> str:

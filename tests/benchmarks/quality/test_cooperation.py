@@ -29,7 +29,7 @@ from benchmarks.quality.cooperation import (
 )
 from benchmarks.quality.cooperation_curve import curve, in_config
 from benchmarks.quality.cooperation_plot import draw, share
-from benchmarks.quality.cooperation_report import report, rewards
+from benchmarks.quality.cooperation_report import by_rate, report, rewards
 from benchmarks.quality.cooperation_swaps import HELPER, MAIN, STUB
 from benchmarks.stats import mean
 from orchestry.core.resolve import read_config_file
@@ -129,6 +129,14 @@ def test_a_seed_is_killed_resumed_measured_and_reported(model: str, tmp_path: Pa
     assert "killed by SIGKILL and resumed 1, 1 times" in body
     assert "schemes on solved problems" in body
     assert body.count("| fixed ") == body.count("| single ") == 2
+
+    assert [one.seed for one in bench.there()] == [0, 1]
+    rates = by_rate(played).splitlines()
+    assert [line.split(" | ")[:2] for line in rates[-2:]] == [["| 0", "0.0002"], ["| 1", "0.0002"]]
+    slower = replace(bench, rate=1e-4)
+    assert (slower.way.rate, slower.place("run-0")) != (bench.way.rate, bench.place("run-0"))
+    assert slower.place("warm-0") == bench.place("warm-0")
+    assert not [*slower.there()]
 
     so_far = curve([one.run for one in played])
     assert so_far.count("2 updates so far, of 2, in ") == 2
