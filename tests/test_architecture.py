@@ -100,7 +100,7 @@ def test_a_search_loads_no_weights_and_no_extension(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, *args, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = [line for line in done.stdout.splitlines() if line.startswith("orchestry.")]
-    assert len(loaded) <= MODULES
+    assert MODULES - 5 <= len(loaded) <= MODULES, "lower MODULES where fewer are loaded"
     aside = ("orchestry.ext.", "orchestry.backends.local", "orchestry.backends.ppo")
     assert [name for name in loaded if name.startswith(aside)] == []
 

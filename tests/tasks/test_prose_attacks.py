@@ -140,7 +140,7 @@ def test_spoilt_golds_earn_far_less_than_the_gold(
         said = {role: text if role == "retriever" else spoilt(text) for role, text in gold.items()}
         return total(name, problem, said)
 
-    assert fmean(earns() for _ in range(SPOILT)) <= 0.4
+    assert fmean(earns() for _ in range(SPOILT)) <= (0.4 if mixed else 0.5)
     assert total(name, problem, gold) == pytest.approx(1.0)
 
 
