@@ -130,7 +130,7 @@ CODER = Way(
     "coders",
     {"epochs": 2, "learning_rate": 3e-4},
     {"device": "cpu", "dtype": "bfloat16", "threads": 1},
-    rate=3e-4,
+    rate=1e-4,
     max_tokens=128,
 )
 
