@@ -1,3 +1,0 @@
-"""The command line's fixtures."""
-
-from tests.cli.conftest import cli as cli
