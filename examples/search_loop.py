@@ -4,7 +4,8 @@
 
 A beam keeps the best states of each stage: every agent in turn gives K samples in each of them. The
 task scores the leaves, their rewards are backed up the tree, and each agent gets the credit of its
-moves. Every paid call is reserved in a ledger first; its journal is all that this script writes.
+moves. Every paid call is reserved in a ledger first. Answers go into the cache, so that the same
+search is paid for once; the journal goes with the script.
 """
 
 from __future__ import annotations
@@ -39,10 +40,9 @@ async def search(config: RunConfig, problems: int, journal: Path) -> None:
     task = load_task(config.task)
     provider = open_provider(config.provider, config.seed, os.environ)
     prices = price_table(provider, config)
-    limits = Limits()
     async with (
         provider,
-        open_sandbox(limits) as sandbox,
+        open_sandbox(Limits()) as sandbox,
         open_gateway(
             config, provider, prices, Journal(journal), (), on_warn=warnings.warn
         ) as gateway,
