@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 _API = "orchestry.backends.api.backend:ApiBackend"
 _LOCAL = "orchestry.backends.local.backend:LocalBackend"
-_TRAINED, _WITH_TEAM = (
-    "orchestry.backends.teams:TrainedBackend",
-    "orchestry.backends.teams:with_team",
-)
+_TRAINED = "orchestry.backends.teams:TrainedBackend"
+_WITH_TEAM = "orchestry.backends.teams:with_team"
 """Where they lie, as a run loads only what it needs."""
 
 
