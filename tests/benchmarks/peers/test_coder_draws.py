@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page import SECTIONS
 from benchmarks.peers import coder_draws
 from benchmarks.peers.coder_draws import EMBEDDED, Drawn, measure, report
 
@@ -23,7 +22,6 @@ def test_the_report_compares_with_the_embedded_server() -> None:
     assert "| large | sampler | 900 | 90 | 90 | **10** | 0.50 | 0.750 |" in text
     assert "The most is 2.0 times the embedded server's (small, sampler)." in text
     assert "The embedded server is the fastest" in report([found[0], found[2], found[3]], 8)
-    assert "coder_draws" in SECTIONS
 
 
 def test_a_search_is_played_by_each_way(
