@@ -113,9 +113,10 @@ def _gold(results: Results) -> str:
         for behavior in library.behaviors
     )
     if shown:
+        others = "; the others are shown none" if results.played[0].optimised else ""
         return (
             "Ours tries gold answers to train problems as examples, as it does by default where "
-            "the model is too small to write rules; the others are shown none."
+            f"the model is too small to write rules{others}."
         )
     return "Nobody is shown gold answers."
 
