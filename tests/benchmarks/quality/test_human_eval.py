@@ -13,8 +13,10 @@ import pytest
 
 from benchmarks.quality import human_eval
 from benchmarks.quality.human_eval import (
+    BEGUN,
     FAILED,
     MAKER_ASKS,
+    MAKER_BEGINS,
     MAKERS,
     OWN,
     TASK,
@@ -89,11 +91,15 @@ def test_every_kind_of_failure_is_told_apart_and_human_eval_says_the_same(file: 
 
 
 def test_the_makers_words_ask_for_the_same_function(file: Path) -> None:
+    trainer = pytest.importorskip("orchestry.backends.local.trainer")
     problem, task = Bench(file, file.parent).problems()[0], load_task(TASK)
     ours, *rest = task.observe_single(problem).split("\n\n", 1)
     with asked(MAKERS):
         assert task.observe_single(problem) == MAKER_ASKS + rest[0]
         assert "Qwen" in (task.single() or task.agents[0]).system_prompt
+    request: Any = None
+    with asked(BEGUN):
+        assert trainer.call_begun(request) == MAKER_BEGINS
     with asked(OWN):
         assert task.observe_single(problem).startswith(ours)
 
@@ -123,6 +129,7 @@ def test_the_verdict_says_who_is_near_and_what_is_ruled_out(
     said = verdict([*rows, Played("small", 0.0, MAKERS, run, 1.0, 4)])
     assert "- large, greedy: 1.0 points below the maker's figure, goal 6: met." in said
     assert "- small, greedy: 10.0 points below the maker's figure, goal 6: missed." in said
-    assert "- Why small is behind is not known. The maker's question alone makes it 50.0 %" in said
-    assert "Why large" not in said
+    assert "- small by the maker's question alone: 50.0 %, 0 answers cut." in said
+    assert "explains small's distance" in said
+    assert "explains large" not in said
     assert verdict([Played("large", 0.8, OWN, run, 1.0, 4)]) == ""
